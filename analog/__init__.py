@@ -1,0 +1,1 @@
+"""Resistor-diode circuits: compilers, native solver, netlists, SPICE engines, studies."""

@@ -1,0 +1,1 @@
+"""Encrypted inference (CKKS): quadratic activations by decision-aware separation, run on ciphertexts."""

@@ -1,0 +1,1 @@
+"""Ternary weights: post-training quantisers, integer-only and packed run times."""
