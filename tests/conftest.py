@@ -1,0 +1,27 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def inputs() -> Path:
+    """Folder of real models and data (RELU_DEPLOY_INPUTS); a test that asks for it is skipped without it."""
+    folder = os.environ.get("RELU_DEPLOY_INPUTS")
+    if not folder:
+        pytest.skip("RELU_DEPLOY_INPUTS is not set: real models and data are not at hand")
+    path = Path(folder).resolve()
+    if not path.is_dir():
+        pytest.fail(f"RELU_DEPLOY_INPUTS={folder} is no folder")
+    return path
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers, the same in every run."""
+    return np.random.default_rng(20260522)
