@@ -9,29 +9,48 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deploy.bundle import Bundle
+    from deploy.conversion import Conversion, convert, extend
     from deploy.dataset import Calibration, HeldOut
     from deploy.errors import DeployError
+    from deploy.evaluation import evaluate
     from deploy.model import Affine, Decision, Equilibrium, Mlp
-
-__all__ = [
-    "Affine",
-    "Calibration",
-    "Decision",
-    "DeployError",
-    "Equilibrium",
-    "HeldOut",
-    "Mlp",
-]
+    from deploy.options import parse_options
+    from deploy.registry import targets
 
 _HOME = {
     "Affine": "deploy.model",
+    "Bundle": "deploy.bundle",
     "Calibration": "deploy.dataset",
+    "Conversion": "deploy.conversion",
     "Decision": "deploy.model",
     "DeployError": "deploy.errors",
     "Equilibrium": "deploy.model",
     "HeldOut": "deploy.dataset",
     "Mlp": "deploy.model",
+    "convert": "deploy.conversion",
+    "evaluate": "deploy.evaluation",
+    "extend": "deploy.conversion",
+    "parse_options": "deploy.options",
+    "targets": "deploy.registry",
 }
+
+__all__ = [
+    "Affine",
+    "Bundle",
+    "Calibration",
+    "Conversion",
+    "Decision",
+    "DeployError",
+    "Equilibrium",
+    "HeldOut",
+    "Mlp",
+    "convert",
+    "evaluate",
+    "extend",
+    "parse_options",
+    "targets",
+]
 
 
 def __getattr__(name: str) -> Any:

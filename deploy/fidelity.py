@@ -114,9 +114,10 @@ def accuracy(
     labels = [label.removesuffix(".0") if label not in index else label for label in labels]
     unknown = sorted({label for label in labels if label not in index})
     if unknown:
+        known = ", ".join(str(name) for name in names[:12]) + (" …" if len(names) > 12 else "")
         raise DataError(
             f"{len(unknown)} labels are no class of the model, for instance {unknown[0]!r}",
-            remedy=f"its classes are {', '.join(str(name) for name in names[:12])}{' …' if len(names) > 12 else ''}",
+            remedy=f"its classes are {known}",
         )
     wanted = np.array([index[label] for label in labels])
     return float(np.mean(decision.decide(logits) == wanted))

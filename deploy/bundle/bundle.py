@@ -1,0 +1,300 @@
+"""A bundle: one float model, its deployments, and a manifest that vouches for every byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from deploy.bundle.archive import Archive, Role, check_hashes, read_archive, write_archive
+from deploy.bundle.manifest import MANIFEST_FILE, SCHEMA, Manifest, TargetRecord, read_manifest, write_manifest
+from deploy.bundle.tree import read_folder, read_zip, write_zip
+from deploy.bundle.weights import MODEL_FILE, describe_model, read_model, write_model
+from deploy.errors import BundleError, DeployError, UsageError
+from deploy.interface import INTERFACE_FILE, Interface
+from deploy.writing import storage_errors, write_file, write_tree
+
+if TYPE_CHECKING:
+    from deploy.model import Model
+    from deploy.target import Deployment
+
+__all__ = ["FIDELITY_FILE", "HASHES_FILE", "Bundle", "TargetEntry", "bundle_files", "is_bundle", "write_bundle"]
+
+FIDELITY_FILE = "reports/fidelity.json"
+HASHES_FILE = "owner/calibration_rows.sha256"
+GUARD_FILE = "owner/activation_guard.json"
+_TOOLS = ("relu-deploy", "numpy", "scipy")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEntry:
+    """One target's part of a bundle that is about to be written."""
+
+    deployment: Deployment
+    options: BaseModel
+    calibration: Mapping[str, Any]
+
+
+def bundle_files(
+    model: Model,
+    entries: Mapping[str, TargetEntry],
+    *,
+    interface: Interface,
+    calibration_hashes: tuple[bytes, ...],
+    activation_guard: Mapping[str, Any],
+    seed: int,
+    kept: Bundle | None = None,
+) -> dict[str, bytes]:
+    """Every file of a bundle, manifest included; the same arguments give the same bytes.
+
+    Parameters
+    ----------
+    entries : the targets to put in, by name.
+    calibration_hashes : see :func:`deploy.dataset.row_hashes`.
+    activation_guard : pre-activation boxes, for the owner only.
+    kept : a bundle of the same model whose other targets, hashes and reports are taken over.
+    """
+    hashes = set(calibration_hashes) | (kept.calibration_hashes if kept else set())
+    files = {
+        MODEL_FILE: write_model(model),
+        INTERFACE_FILE: interface.to_bytes(),
+        HASHES_FILE: b"".join(digest.hex().encode() + b"\n" for digest in sorted(hashes)),
+        GUARD_FILE: json.dumps(activation_guard, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n",
+    }
+    records: dict[str, TargetRecord] = {}
+    reports: dict[str, bytes] = {}
+    if kept is not None:
+        records = {name: record for name, record in kept.manifest.targets.items() if name not in entries}
+        for name in records:
+            files.update({f"targets/{name}/{path}": data for path, data in kept.target_files(name).items()})
+        reports = dict(kept.reports)
+    for name, entry in entries.items():
+        files.update({f"targets/{name}/{path}": data for path, data in entry.deployment.files().items()})
+        records[name] = TargetRecord(
+            options=entry.options.model_dump(mode="json"),
+            summary=json.loads(json.dumps(dict(entry.deployment.summary()), allow_nan=False)),
+            calibration=dict(entry.calibration),
+            cost=[quantity.document() for quantity in entry.deployment.cost()],
+        )
+    manifest = Manifest(
+        schema_version=SCHEMA,
+        model=describe_model(model),
+        seed=seed,
+        calibration_rows=len(hashes),
+        targets=dict(sorted(records.items())),
+        tools={name: _version(name) for name in _TOOLS},
+        files={name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())},
+    )
+    return {MANIFEST_FILE: write_manifest(manifest), **files, **reports}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """A bundle that was read and checked.
+
+    Parameters
+    ----------
+    path : folder or zip file.
+    head : manifest.json as it stands there.
+    manifest : the same, parsed, see :class:`deploy.bundle.manifest.Manifest`.
+    files : every file that the manifest vouches for.
+    reports : files below reports/, which it does not.
+    """
+
+    path: Path
+    head: bytes
+    manifest: Manifest
+    files: Mapping[str, bytes]
+    reports: Mapping[str, bytes]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Bundle:
+        """Read a bundle, checking every byte.
+
+        Raises
+        ------
+        BundleError : missing, damaged, hostile, or of an unknown major schema.
+        """
+        place = Path(path)
+        try:
+            if place.is_dir():
+                everything = read_folder(place)
+            elif place.is_file():
+                everything = read_zip(place)
+            else:
+                raise BundleError("no such bundle", remedy="make one with relu-deploy convert")
+            return cls._check(place, everything)
+        except BundleError as error:
+            raise error.at(str(place)) from None
+        except OSError as error:
+            raise BundleError(f"cannot be read: {error.strerror}", place=str(place)) from None
+
+    @classmethod
+    def _check(cls, path: Path, everything: dict[str, bytes]) -> Bundle:
+        head = everything.pop(MANIFEST_FILE, None)
+        if head is None:
+            raise BundleError(f"has no {MANIFEST_FILE}", remedy="this is no relu-deploy bundle")
+        manifest = read_manifest(head)
+        reports = {name: data for name, data in everything.items() if name.startswith("reports/")}
+        files = {name: data for name, data in everything.items() if name not in reports}
+        check_hashes(files, manifest.files)
+        for name in (MODEL_FILE, INTERFACE_FILE, HASHES_FILE):
+            if name not in files:
+                raise BundleError(f"has no {name}", remedy="convert again")
+        return cls(path, head, manifest, files, reports)
+
+    @property
+    def identity(self) -> str:
+        """Hash that names this bundle, reports apart."""
+        return self.manifest.identity
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the targets in it."""
+        return tuple(self.manifest.targets)
+
+    @cached_property
+    def model(self) -> Model:
+        """The float model."""
+        return read_model(self.manifest.model, self.files[MODEL_FILE])
+
+    @cached_property
+    def interface(self) -> Interface:
+        """What clients know of the model."""
+        return Interface.from_bytes(self.files[INTERFACE_FILE])
+
+    @cached_property
+    def calibration_hashes(self) -> frozenset[bytes]:
+        """Hash of every row that a conversion has looked at."""
+        try:
+            return frozenset(bytes.fromhex(line) for line in self.files[HASHES_FILE].decode().split())
+        except ValueError as error:
+            raise BundleError(f"is damaged: {error}", place=HASHES_FILE) from None
+
+    @property
+    def activation_guard(self) -> Mapping[str, Any]:
+        """Pre-activation boxes, the owner's."""
+        found: Mapping[str, Any] = json.loads(self.files.get(GUARD_FILE, b"{}"))
+        return found
+
+    def target_files(self, name: str) -> dict[str, bytes]:
+        """Files of one target, by their name below targets/<name>/."""
+        self._check_target(name)
+        prefix = f"targets/{name}/"
+        return {path.removeprefix(prefix): data for path, data in self.files.items() if path.startswith(prefix)}
+
+    def deployment(self, name: str) -> Deployment:
+        """Read one target's deployment.
+
+        Raises
+        ------
+        UsageError : the bundle has no such target, or it is not installed.
+        BundleError : the target cannot make sense of its files.
+        """
+        from deploy.registry import target
+
+        files = self.target_files(name)
+        try:
+            return target(name).load(files, model=self.model)
+        except BundleError as error:
+            raise error.at(f"{self.path}, target {name}") from None
+
+    def archive(self, name: str, role: Role) -> bytes:
+        """The client's or the server's archive of one target, as a zip file.
+
+        Raises
+        ------
+        UsageError : the target is not served.
+        """
+        archives = self.deployment(name).archives()
+        if archives is None:
+            raise UsageError(f"target {name} is not served", place=str(self.path))
+        files = archives.client if role == "client" else archives.server
+        return write_archive(files, target=name, role=role, interface=self.interface, model=self.model.sha256)
+
+    def client_archive(self, name: str) -> bytes:
+        """The client's archive: no weights."""
+        return self.archive(name, "client")
+
+    def server_archive(self, name: str) -> bytes:
+        """The server's archive: no keys."""
+        return self.archive(name, "server")
+
+    def opened_archive(self, name: str, role: Role) -> Archive:
+        """The same archive, read back and checked."""
+        return read_archive(self.archive(name, role), role=role)
+
+    def report(self) -> dict[str, Any]:
+        """What `evaluate` found so far; an empty document where nothing was evaluated."""
+        data = self.reports.get(FIDELITY_FILE)
+        if data is None:
+            return {"targets": {}}
+        try:
+            found = json.loads(data)
+            if not isinstance(found["targets"], dict):
+                raise BundleError("targets is no table", place=FIDELITY_FILE)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise BundleError(
+                f"is damaged: {error}", place=FIDELITY_FILE, remedy="delete it, evaluate again"
+            ) from None
+        return dict(found)
+
+    def write_report(self, document: Mapping[str, Any]) -> None:
+        """Keep what `evaluate` found beside the bundle's files; its identity does not change.
+
+        Raises
+        ------
+        StorageError : the place cannot be written.
+        """
+        data = json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
+        if self.path.is_dir():
+            place = self.path / FIDELITY_FILE
+            with storage_errors(place):
+                place.parent.mkdir(exist_ok=True)
+            write_file(place, data, force=True)
+        else:
+            files = {MANIFEST_FILE: self.head, **self.files, **self.reports, FIDELITY_FILE: data}
+            write_file(self.path, write_zip(files), force=True, mode=0o600)
+
+    def _check_target(self, name: str) -> None:
+        if name not in self.manifest.targets:
+            have = ", ".join(self.targets) or "none"
+            raise UsageError(
+                f"no target {name!r} in this bundle, it has: {have}",
+                place=str(self.path),
+                remedy=f"add it with relu-deploy convert BUNDLE --target {name}",
+            )
+
+
+def write_bundle(path: Path, files: Mapping[str, bytes], *, force: bool = False) -> None:
+    """Write a bundle as a folder, or as a zip file where `path` ends in .zip; whole or not at all."""
+    if path.suffix == ".zip":
+        write_file(path, write_zip(files), force=force, mode=0o600)
+    else:
+        write_tree(path, files, force=force)
+
+
+def is_bundle(path: Path) -> bool:
+    """Say whether a path looks like a bundle rather than a model file."""
+    if path.is_dir():
+        return (path / MANIFEST_FILE).is_file()
+    if path.suffix != ".zip" or not path.is_file():
+        return False
+    try:
+        return MANIFEST_FILE in read_zip(path)
+    except DeployError:
+        return True

@@ -1,0 +1,159 @@
+"""How a bundle's deployments do on held-out rows: by their reference, and by real runs.
+
+Axes: ``batch``, ``n_out``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deploy.conversion import check_width
+from deploy.dataset import HeldOut, check_disjoint
+from deploy.errors import DeployError, UsageError
+from deploy.fidelity import accuracy, agreement_interval, measure_fidelity
+from deploy.progress import SILENT, Progress
+from deploy.registry import nearest
+
+if TYPE_CHECKING:
+    from deploy.arrays import Array
+    from deploy.bundle import Bundle
+    from deploy.model import Model
+    from deploy.target import Deployment, Engine
+
+__all__ = ["evaluate", "merge_report", "run_engine"]
+
+
+def evaluate(
+    bundle: Bundle,
+    held_out: HeldOut,
+    *,
+    targets: Sequence[str] | None = None,
+    real: int = 0,
+    engine: str | None = None,
+    drop_overlap: bool = False,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Judge a bundle's targets on held-out rows: the JSON of ``evaluate``.
+
+    Parameters
+    ----------
+    held_out : rows that the bundle has not calibrated on; labels add accuracies.
+    targets : which, all by default.
+    real : run the real thing on the first so many rows.
+    engine : which engine, the first of each target by default.
+    drop_overlap : leave out rows that were calibrated on instead of refusing.
+
+    Raises
+    ------
+    OverlapError : with the count of rows that were calibrated on.
+    UsageError : no such target or engine.
+    RequirementMissing : an engine needs something that is not installed.
+    """
+    model = bundle.model
+    x = check_width(model, held_out)
+    kept = check_disjoint(held_out, bundle.calibration_hashes, drop=drop_overlap)
+    dropped = len(held_out) - len(kept)
+    x = model.check_rows(kept.x)
+    if real < 0:
+        raise UsageError(f"--real {real}", remedy="give the number of rows to run, 0 for none")
+    original = model.logits(x)
+    document: dict[str, Any] = {"rows": len(kept), "source": kept.source.rpartition("/")[2], "targets": {}}
+    if dropped:
+        document["dropped_overlap"] = dropped
+    coverage = bundle.interface.guard.outside(x).any(axis=1)
+    document["rows_outside_input_guard"] = int(coverage.sum())
+    for name in targets if targets is not None else bundle.targets:
+        deployment = bundle.deployment(name)
+        try:
+            document["targets"][name] = _evaluate_target(
+                name, model, deployment, kept, original, real=min(real, len(x)), engine=engine, progress=progress
+            )
+        except DeployError as error:
+            raise error.at(f"target {name}") from None
+    return document
+
+
+def _evaluate_target(
+    name: str,
+    model: Model,
+    deployment: Deployment,
+    rows: HeldOut,
+    original: Array,
+    *,
+    real: int,
+    engine: str | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    with progress.stage(f"{name}: reference", len(rows)) as advance:
+        reference = deployment.logits(rows.x)
+        advance(len(rows))
+    bound = deployment.bound(rows.x)
+    fidelity = measure_fidelity(
+        model.decision,
+        original,
+        reference,
+        rows.x,
+        first_row=rows.first_row,
+        bound=None if bound is None else bound.abs_logit,
+    )
+    found: dict[str, Any] = {
+        "reference": deployment.summary().get("reference", ""),
+        **fidelity.document(),
+        "accuracy": accuracy(model.decision, model.classes, reference, rows.y),
+        "original_accuracy": accuracy(model.decision, model.classes, original, rows.y),
+        "bound_kind": None if bound is None else bound.kind,
+        "real": [],
+    }
+    if real:
+        engines = deployment.engines()
+        if not engines:
+            raise UsageError("has no real run", remedy="leave out --real")
+        choice = engine or next(iter(engines))
+        if choice not in engines:
+            raise UsageError(f"no engine {choice!r}", remedy=nearest(choice, engines))
+        found["real"].append(
+            run_engine(choice, engines[choice], model, rows.x[:real], reference[:real], progress=progress)
+        )
+    return found
+
+
+def run_engine(
+    name: str, engine: Engine, model: Model, x: Array, reference: Array, *, progress: Progress = SILENT
+) -> dict[str, Any]:
+    """Run an engine on rows x (batch, n_in) and compare it with the reference logits (batch, n_out)."""
+    if engine.requires is not None:
+        engine.requires.check()
+    with progress.stage(f"{name}: real run", len(x)) as advance, engine:
+        run = engine.run(x)
+        advance(len(x))
+    failures: Mapping[int, str] = {
+        **{int(row): "the answer is not finite" for row in np.flatnonzero(~np.isfinite(run.logits).all(axis=1))},
+        **run.failures,
+    }
+    good = np.array([row for row in range(len(x)) if row not in failures], dtype=np.int64)
+    agrees = int(model.decision.agree(reference[good], run.logits[good]).sum()) if len(good) else 0
+    errors = np.abs(run.logits[good] - reference[good])
+    return {
+        "engine": name,
+        "rows": len(x),
+        "agreement": agrees / len(x),
+        "agreement_interval": list(agreement_interval(agrees, len(x))),
+        "max_abs_error": float(errors.max()) if len(good) else None,
+        "seconds_per_row": {side: seconds / len(x) for side, seconds in run.seconds.items()},
+        "failures": [{"row": row, "cause": cause} for row, cause in sorted(failures.items())],
+        **run.diagnostics,
+    }
+
+
+def merge_report(previous: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Put newly evaluated targets into a bundle's report; each target's entry is replaced as a whole.
+
+    >>> sorted(merge_report({"targets": {"a": {}}}, {"rows": 2, "targets": {"b": {}}})["targets"])
+    ['a', 'b']
+    """
+    about = {key: value for key, value in found.items() if key != "targets"}
+    entries = {name: {**entry, "evaluation": about} for name, entry in found["targets"].items()}
+    return {"targets": {**previous.get("targets", {}), **entries}}

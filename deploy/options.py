@@ -1,0 +1,110 @@
+"""Options of targets, passed through without knowing any: ``--set ckks.fit=exact``, ``--options FILE.toml``."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from deploy.errors import UsageError
+from deploy.registry import nearest
+
+if TYPE_CHECKING:
+    from deploy.target import Target
+
+__all__ = ["describe_options", "parse_options"]
+
+
+def parse_options(
+    targets: Mapping[str, Target], *, sets: Sequence[str] = (), file: str | Path | None = None
+) -> dict[str, BaseModel]:
+    """Build the options of each target.
+
+    Parameters
+    ----------
+    targets : the targets whose options are wanted.
+    sets : "target.option=value"; they override the file's.
+    file : TOML with one table per target.
+
+    Raises
+    ------
+    UsageError : an unknown target or option (with the nearest name), or a value that does not fit.
+    """
+    values: dict[str, dict[str, Any]] = {name: {} for name in targets}
+    if file is not None:
+        for name, table in _read_toml(Path(file)).items():
+            _check_target(name, targets, str(file))
+            if not isinstance(table, dict):
+                raise UsageError(f"{name} is no table", place=str(file), remedy=f"write [{name}]")
+            values[name].update(table)
+    for text in sets:
+        key, equals, value = text.partition("=")
+        name, dot, option = key.partition(".")
+        if not equals or not dot:
+            raise UsageError(f"--set {text} is not understood", remedy="write --set target.option=value")
+        _check_target(name, targets, "--set")
+        values[name][option] = _parse_value(value)
+    return {name: _validate(name, targets[name].options, values[name]) for name in targets}
+
+
+def describe_options(options: type[BaseModel]) -> list[dict[str, Any]]:
+    """Name, type, default and meaning of each option, for people and for ``--json``."""
+    schema = options.model_json_schema()
+    found = []
+    for name, field in options.model_fields.items():
+        entry = schema.get("properties", {}).get(name, {})
+        kinds = [part.get("type") or part.get("const") for part in entry.get("anyOf", [])]
+        choices = entry.get("enum")
+        kind = " | ".join(map(str, choices)) if choices else entry.get("type") or " | ".join(map(str, kinds))
+        default = (
+            None
+            if field.is_required()
+            else json.loads(json.dumps(field.get_default(call_default_factory=True), default=str))
+        )
+        found.append({"name": name, "type": kind, "default": default, "meaning": field.description or ""})
+    return found
+
+
+def _check_target(name: str, targets: Mapping[str, Target], place: str) -> None:
+    if name not in targets:
+        raise UsageError(
+            f"options for {name!r}, which is no chosen target", place=place, remedy=nearest(name, targets)
+        )
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"is no TOML: {error}", place=str(path)) from None
+
+
+def _parse_value(text: str) -> Any:
+    """Lists, tables and null come as JSON; everything else stays text, which pydantic converts."""
+    if text[:1] in "[{" or text == "null":
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _validate(name: str, options: type[BaseModel], values: dict[str, Any]) -> BaseModel:
+    for option in values:
+        if option not in options.model_fields:
+            raise UsageError(
+                f"target {name} has no option {option!r}", remedy=nearest(option, options.model_fields)
+            )
+    try:
+        return options.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "options"
+        given = f" (given: {first['input']!r})" if first["type"] != "missing" else ""
+        raise UsageError(f"{first['msg']}{given}", place=f"{name}.{where}") from None
