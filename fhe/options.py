@@ -1,0 +1,65 @@
+"""What a user may ask of the ``ckks`` target."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["CkksOptions", "Family", "Fit", "Packing"]
+
+Family = Literal["shared", "per-unit", "head"]
+Fit = Literal["auto", "least-squares", "anchored", "kl", "soft", "rch", "nu", "exact"]
+Packing = Literal["latency", "interleaved", "throughput"]
+
+
+class CkksOptions(BaseModel):
+    """Options of the ``ckks`` target; ``--set ckks.NAME=VALUE``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    family: Family = Field(
+        "per-unit",
+        description="shared: one polynomial for a whole layer, as in arXiv 2605.22237; per-unit: one for each hidden "
+        "unit, at the same encrypted cost; head: per unit and output (the output weights are fitted too)",
+    )
+    degree: Literal[2, 4, 6] = Field(2, description="degree of the polynomials; 4 and 6 cost one level more")
+    fit: Fit = Field(
+        "auto",
+        description="auto: least squares, kl and hinge candidates by cross-validation, keeping least squares where "
+        "nothing is better; exact: every calibration decision kept, with a certificate, or a proof that none can",
+    )
+    refine: Literal["none", "distill"] = Field(
+        "none",
+        description="distill: retrain all weights towards the original's logits, without labels (needs torch)",
+    )
+    gamma: float = Field(
+        0.1, gt=0, description="margin that exact and anchored ask of each calibration row, in logits"
+    )
+    strength: float = Field(100.0, gt=0, description="weight C of a violated margin in fit=anchored and fit=soft")
+    cap: float = Field(
+        1.0, gt=0, le=1, description="largest weight mu of one row in fit=rch and fit=nu; 1 is the hull"
+    )
+    agreement: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="take the cheapest family, degree and refine that reach this by cross-validation",
+    )
+    selection_rows: str | None = Field(
+        None,
+        pattern=r"^\d*:\d*$",
+        description="a:b, calibration rows that the network was not trained on; cross-validation is scored on them",
+    )
+    augment: bool = Field(
+        False, description="fit on small perturbations of the calibration rows too (labels are free)"
+    )
+    domain: tuple[float, float] | None = Field(
+        None, description="the box every input lies in, if you can promise one, for bounds that are proved"
+    )
+    baselines: bool = Field(False, description="also fit and print the usual polynomial replacements")
+    packing: Packing = Field(
+        "latency",
+        description="latency: one row a ciphertext; interleaved: several; throughput: one row a slot, "
+        "thousands a request",
+    )
