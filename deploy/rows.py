@@ -18,6 +18,7 @@ import csv
 import gzip
 import re
 import struct
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ _DAMAGE = (
     OverflowError,
     MemoryError,
     struct.error,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
     NotImplementedError,

@@ -10,10 +10,13 @@ import ctypes
 import errno
 import os
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from deploy.errors import OutputExists, StorageError
 
@@ -42,6 +45,28 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(cause, place=str(path), remedy=remedies.get(error.errno or 0, "")) from None
 
 
+@contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back until the block is done, then deliver them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in arrived[:1]:
+            signal.raise_signal(number)
+
+
 def check_absent(path: Path, *, force: bool) -> None:
     """Raise :class:`deploy.errors.OutputExists` where `path` exists and `force` is not given."""
     if os.path.lexists(path) and not force:
@@ -57,7 +82,7 @@ def write_file(path: Path, data: bytes, *, force: bool = False, mode: int = 0o64
     StorageError : the disk is full or the place cannot be written.
     """
     check_absent(path, force=force)
-    with storage_errors(path):
+    with storage_errors(path), _interrupts_wait():
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -99,7 +124,7 @@ def write_tree(path: Path, files: Mapping[str, bytes], *, force: bool = False, p
     OutputExists, StorageError : as :func:`write_file`.
     """
     check_absent(path, force=force)
-    with storage_errors(path):
+    with storage_errors(path), _interrupts_wait():
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
             for name, data in files.items():

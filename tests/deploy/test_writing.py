@@ -1,0 +1,116 @@
+"""Outputs appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import OutputExists, StorageError
+from deploy.writing import write_file, write_tree
+
+
+def test_an_existing_output_is_never_touched_without_force(tmp_path: Path) -> None:
+    write_file(tmp_path / "a", b"old")
+    write_tree(tmp_path / "t", {"x/y": b"old"})
+    with pytest.raises(OutputExists, match="exists already; choose another name, or give --force"):
+        write_file(tmp_path / "a", b"new")
+    with pytest.raises(OutputExists, match="exists already"):
+        write_tree(tmp_path / "t", {"x/y": b"new"})
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert (tmp_path / "t/x/y").read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == ["a", "t"]
+
+
+def test_force_replaces_all_of_it(tmp_path: Path) -> None:
+    write_file(tmp_path / "a", b"old")
+    write_tree(tmp_path / "t", {"x/y": b"old", "z": b"old"})
+    write_file(tmp_path / "a", b"new", force=True)
+    write_tree(tmp_path / "t", {"x/y": b"new"}, force=True)
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert [p.relative_to(tmp_path).as_posix() for p in sorted((tmp_path / "t").rglob("*"))] == ["t/x", "t/x/y"]
+    assert sorted(os.listdir(tmp_path)) == ["a", "t"]
+
+
+def test_replacing_works_where_the_system_cannot_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.writing._exchange", lambda first, second: False)
+    write_tree(tmp_path / "t", {"z": b"old"})
+    write_tree(tmp_path / "t", {"y": b"new"}, force=True)
+    assert os.listdir(tmp_path / "t") == ["y"]
+    assert os.listdir(tmp_path) == ["t"]
+
+
+def test_the_owners_files_are_the_owners(tmp_path: Path) -> None:
+    write_tree(tmp_path / "t", {"owner/a": b"1", "b": b"2"})
+    assert (tmp_path / "t/owner/a").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "t/b").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, force: bool) -> None:
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from deploy.writing import write_tree, write_file\n"
+        "from deploy.errors import StorageError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "place, force, large = Path(sys.argv[1]), bool(int(sys.argv[2])), b'2' * 5000\n"
+        "for act in (lambda: write_tree(place / 't', {'a': b'1', 'b': large}, force=force),\n"
+        "            lambda: write_file(place / 'f', large, force=force)):\n"
+        "    try:\n"
+        "        act()\n"
+        "    except StorageError as error:\n"
+        "        print(error)\n"
+    )
+    if force:
+        write_tree(tmp_path / "t", {"a": b"old"})
+        write_file(tmp_path / "f", b"old")
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), str(int(force))], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.count("cannot be written: File too large") == 2
+    assert sorted(os.listdir(tmp_path)) == (["f", "t"] if force else [])
+    if force:
+        assert (tmp_path / "t/a").read_bytes() == b"old"
+        assert (tmp_path / "f").read_bytes() == b"old"
+
+
+def test_a_place_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        StorageError, match=r"none/a: cannot be written: No such file or directory; make the folder"
+    ):
+        write_file(tmp_path / "none" / "a", b"")
+    with pytest.raises(StorageError, match="make the folder first"):
+        write_tree(tmp_path / "none" / "a", {"b": b""})
+
+
+def test_an_interrupt_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from deploy.writing import write_tree\n"
+        "print('ready', flush=True)\n"
+        "for count in range(10**6):\n"
+        "    write_tree(Path(sys.argv[1]) / 't', {f'd{i}/f': b'%d' % count for i in range(20)}, force=True)\n"
+    )
+    delays = [0.005, 0.02, 0.05, 0.09, 0.11, 0.13]
+    for delay in delays:
+        run = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"ready\n"
+        time.sleep(delay)
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+        assert set(os.listdir(tmp_path)) <= {"t"}
+        if (tmp_path / "t").exists():
+            contents = {path.read_bytes() for path in (tmp_path / "t").rglob("f")}
+            assert len(contents) == 1
+            assert len(list((tmp_path / "t").rglob("f"))) == 20
