@@ -1,0 +1,62 @@
+"""Options of targets pass through the trunk, which knows none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import copying_target
+import pytest
+
+from deploy.errors import UsageError
+from deploy.options import describe_options, parse_options
+
+TARGETS = {"copy": copying_target.target}
+
+
+def test_values_come_from_file_and_command_the_command_last(tmp_path: Path) -> None:
+    file = tmp_path / "o.toml"
+    file.write_text('[copy]\nshift = 1.5\nmode = "a"\n')
+    found = parse_options(TARGETS, sets=["copy.shift=2.5", "copy.sizes=[1, 2]", "copy.refuse=true"], file=file)
+    assert found["copy"].model_dump() == {"shift": 2.5, "mode": "a", "sizes": [1, 2], "refuse": True, "fail": False}
+    assert parse_options(TARGETS)["copy"] == copying_target.Options()
+    assert parse_options(TARGETS, sets=["copy.mode=a=b"])["copy"].model_dump()["mode"] == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("sets", "match"),
+    [
+        (["copy.shfit=1"], r"target copy has no option 'shfit'; did you mean shift\?"),
+        (["cpy.shift=1"], r"options for 'cpy', which is no chosen target; did you mean copy\?"),
+        (["copy.shift=much"], r"copy.shift: Input should be a valid number.* \(given: 'much'\)"),
+        (["copy.sizes=[1"], r"copy.sizes: Input should be a valid list"),
+        (["copy.shift"], "--set copy.shift is not understood; write --set target.option=value"),
+        (["shift=1"], "write --set target.option=value"),
+    ],
+)
+def test_mistakes_are_named_with_the_nearest_name(sets: list[str], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        parse_options(TARGETS, sets=sets)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("[copy", "is no TOML"),
+        ("[other]\na=1", "options for 'other'"),
+        ("copy = 3", "copy is no table; write .copy."),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path: Path, text: str, match: str) -> None:
+    file = tmp_path / "o.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=match) as caught:
+        parse_options(TARGETS, file=file)
+    assert "o.toml" in str(caught.value)
+    with pytest.raises(UsageError, match=r"none\.toml: cannot be read: No such file"):
+        parse_options(TARGETS, file=tmp_path / "none.toml")
+
+
+def test_options_are_described() -> None:
+    shift, refuse, *_ = describe_options(copying_target.Options)
+    assert shift == {"name": "shift", "type": "number", "default": 0.0, "meaning": "added to the first logit"}
+    assert refuse["type"] == "boolean"
