@@ -16,6 +16,7 @@ from deploy.arrays import Array
 from deploy.dataset import row_hashes
 from deploy.errors import DataError
 from deploy.model.decision import Decision
+from deploy.row_certificate import certify_rows
 
 __all__ = [
     "Fidelity",
@@ -201,7 +202,7 @@ def measure_fidelity(
     errors = np.abs(deployed - original).max(axis=1)
     room = decision.surviving_error(original)
     kl = divergence(decision, original, deployed)
-    certified = None if bound is None else float(np.mean(bound.max(axis=1) < room))
+    certified = None if bound is None else float(np.mean(certify_rows(decision, original, bound)))
     use = np.where(agrees, errors / np.maximum(room, np.finfo(np.float64).tiny), np.inf)
     order = np.lexsort((-errors, -use))[:worst]
     hashes = row_hashes(x[order])

@@ -12,6 +12,7 @@ from deploy.dataset import row_hashes
 from deploy.errors import DataError
 from deploy.fidelity import accuracy, agreement_interval, compare_paired, divergence, measure_fidelity
 from deploy.model import Decision
+from deploy.row_certificate import certify_rows
 
 
 @given(st.integers(1, 400), st.data())
@@ -79,3 +80,23 @@ def test_fidelity_counts_and_names_the_worst_rows() -> None:
     assert found.margin_quantiles["0%"] == 1.0
     assert found.rmse == pytest.approx(np.sqrt((0.25 + 6.25 + 2 * 0.0625) / 8))
     assert found.document()["agreement_interval"] == list(agreement_interval(3, 4))
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["argmax", "argmin", "sign", "value"]))
+def test_a_certified_row_never_flips_and_an_uncertified_one_can(seed: int, rule: str) -> None:
+    rng = np.random.default_rng(seed)
+    n_out = 1 if rule == "sign" else 4
+    decision = Decision(rule, 0.8)
+    original = rng.normal(size=(1, n_out))
+    bound = rng.exponential(0.4, size=(1, n_out))
+    # the worst error: the chosen output down (up for argmin, towards 0 for sign), every other the opposite way
+    if rule == "value":
+        worst = original + bound
+    elif rule == "sign":
+        worst = original - np.sign(original) * bound
+    else:
+        way = 1.0 if rule == "argmax" else -1.0
+        push = np.full(n_out, way)
+        push[decision.decide(original)[0]] = -way
+        worst = original + push * bound
+    assert certify_rows(decision, original, bound)[0] == decision.agree(original, worst)[0]
