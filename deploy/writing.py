@@ -61,10 +61,10 @@ def _interrupts_wait() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for number in arrived[:1]:
-            signal.raise_signal(number)
+        for held, handler in before.items():
+            signal.signal(held, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
 
 
 def check_absent(path: Path, *, force: bool) -> None:
