@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from deploy.dataset import Calibration, HeldOut
     from deploy.errors import DeployError
     from deploy.evaluation import evaluate
+    from deploy.loaders import load
     from deploy.model import Affine, Decision, Equilibrium, Mlp
     from deploy.options import parse_options
     from deploy.registry import targets
@@ -31,6 +32,7 @@ _HOME = {
     "convert": "deploy.conversion",
     "evaluate": "deploy.evaluation",
     "extend": "deploy.conversion",
+    "load": "deploy.loaders",
     "parse_options": "deploy.options",
     "targets": "deploy.registry",
 }
@@ -48,6 +50,7 @@ __all__ = [
     "convert",
     "evaluate",
     "extend",
+    "load",
     "parse_options",
     "targets",
 ]

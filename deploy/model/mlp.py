@@ -21,7 +21,7 @@ from deploy.model.decision import Decision
 __all__ = ["Activation", "Affine", "Mlp", "Tail"]
 
 Activation = Literal["relu", "square"]
-Tail = Literal["none", "softmax", "log_softmax", "sigmoid"]
+Tail = Literal["none", "softmax", "log_softmax", "sigmoid", "sigmoid_pair"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +221,10 @@ def apply_activation(activation: Activation, z: Array) -> Array:
 
 
 def apply_tail(tail: Tail, logits: Array) -> Array:
-    """Apply softmax, log-softmax or the logistic function row by row: (batch, n_out) -> the same shape."""
+    """Apply softmax, log-softmax or the logistic function row by row: (batch, n_out) -> the same shape.
+
+    "sigmoid_pair" gives [1 - p, p] for the one logit of a binary classifier: (batch, 1) -> (batch, 2).
+    """
     from scipy.special import expit, log_softmax, softmax
 
     if tail == "softmax":
@@ -230,4 +233,6 @@ def apply_tail(tail: Tail, logits: Array) -> Array:
         return np.asarray(log_softmax(logits, axis=1))
     if tail == "sigmoid":
         return np.asarray(expit(logits))
+    if tail == "sigmoid_pair":
+        return np.hstack([expit(-logits), expit(logits)])
     return logits

@@ -1,0 +1,185 @@
+"""From an ONNX graph to layers: each node is read once, in order, as a constant, a signal or a tail.
+
+The batch axis. A file says how many rows one call takes: a name (any number), 1, or another number. The graph is
+lowered for a batch of one. Where the file fixes another number and the graph does not work row by row, the whole
+tensor is taken as one row instead: that is what the file computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto
+
+from deploy.arrays import Array
+from deploy.errors import LoadError
+from deploy.loaders.chain import Chain
+from deploy.loaders.onnx.file import read_model
+from deploy.loaders.onnx.folding import fold
+from deploy.loaders.onnx.graph import Graph, Input, Node, read_graph
+from deploy.loaders.onnx.operators import OPERATORS, Context, Value
+from deploy.loaders.result import Loaded, Settings
+from deploy.loaders.signal import Signal
+from deploy.loaders.tails import Tailed, close_tail
+
+__all__ = ["load_onnx"]
+
+
+def load_onnx(path: Path, settings: Settings) -> Loaded:
+    """Read an ONNX file into layers, or raise :class:`LoadError` naming the node."""
+    graph = read_graph(read_model(path), path.parent)
+    source = _data_input(graph)
+    plans = _plans(graph, source)
+    refusal: LoadError | None = None
+    for shape, batch in plans:
+        try:
+            return _lower(graph, source, shape, batch, settings)
+        except LoadError as error:
+            refusal = error if refusal is None or batch != plans[0][1] else refusal
+    assert refusal is not None
+    raise refusal
+
+
+def _data_input(graph: Graph) -> Input:
+    if not graph.inputs:
+        raise LoadError(f"output {graph.outputs[0].name} does not depend on the input")
+    if len(graph.inputs) > 1:
+        names = ", ".join(value.name for value in graph.inputs)
+        raise LoadError(f"{len(graph.inputs)} inputs that matter: {names}", remedy="supported is one input tensor")
+    source = graph.inputs[0]
+    if source.type in (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        raise LoadError(f"input {source.name} is of type {TensorProto.DataType.Name(source.type)}")
+    return source
+
+
+def _plans(graph: Graph, source: Input) -> list[tuple[tuple[int, ...], int]]:
+    """Shapes of the input for one row, the likeliest first, each with the batch that the file fixes (0: any)."""
+    width = _first_width(graph)
+    if source.dims is None:
+        if width is None:
+            raise LoadError(f"input {source.name} has no shape", remedy="export it with a shape")
+        return [((1, width), 0)]
+    dims = list(source.dims)
+    batch = 1
+    if len(dims) > 1 and isinstance(dims[0], str):
+        dims[0], batch = 1, 0
+    unknown = [axis for axis, length in enumerate(dims) if isinstance(length, str)]
+    if unknown:
+        if len(unknown) > 1 or width is None:
+            raise LoadError(
+                f"input {source.name} has the shape {list(source.dims)}, which fixes no size",
+                remedy="export it with every axis but the batch fixed",
+            )
+        choices = [
+            [length if axis != unknown[0] else size for axis, length in enumerate(dims)] for size in (width, 1)
+        ]
+    else:
+        choices = [dims]
+    plans = [(tuple(int(length) for length in choice), batch) for choice in choices]
+    for shape, _ in list(plans):
+        if batch == 1 and len(shape) > 1 and shape[0] > 1:
+            plans = [((1, *shape[1:]), shape[0]), (shape, 1)]
+    return plans
+
+
+def _first_width(graph: Graph) -> int | None:
+    """Rows of the first weight on the way: how many inputs a file without sizes must have."""
+    for node in graph.nodes:
+        if node.op in ("Gemm", "MatMul") and len(node.inputs) > 1 and node.inputs[1] in graph.constants:
+            dims = graph.constants[node.inputs[1]].dims
+            if len(dims) == 2:
+                return int(dims[1 if node.attributes.get("transB", 0) else 0])
+        if node.op == "Scaler":
+            return len(node.attributes.get("offset", ())) or None
+    return None
+
+
+def _lower(graph: Graph, source: Input, shape: Sequence[int], batch: int, settings: Settings) -> Loaded:
+    chain = Chain(limit=settings.max_parameters)
+    context = Context(chain, batch, {source.name: chain.input(shape)}, source.type)
+    for name in graph.constants:
+        context.values[name] = graph.constant(name)
+    for node in graph.nodes:
+        try:
+            results = _evaluate(context, node)
+        except LoadError as error:
+            raise error.at(node.label) from None
+        for name, value in zip(node.outputs, results, strict=False):
+            if name:
+                context.values[name] = value
+    outputs = []
+    for declared in graph.outputs:
+        if declared.name not in context.values:
+            raise LoadError(f"output {declared.name} is made nowhere")
+        outputs.append((declared.name, context.values[declared.name]))
+    if batch > 1:
+        _check_batch(graph, outputs, batch)
+    ending = close_tail(outputs)
+    chain.finish(ending.logits, outputs[0][0])
+    if graph.dead:
+        chain.note(f"{graph.dead} nodes that feed no output were dropped")
+    if batch > 1:
+        chain.note(f"the file fixes the batch to {batch:,}; the network works row by row")
+    row_shape = tuple(shape[1:]) if len(shape) > 1 and shape[0] == 1 else tuple(shape)
+    return Loaded(chain, ending, row_shape)
+
+
+def _check_batch(graph: Graph, outputs: Sequence[tuple[str, Value]], batch: int) -> None:
+    """Make sure that a fixed batch passes through: the first axis of every output is the batch, as declared."""
+    for declared, (name, value) in zip(graph.outputs, outputs, strict=True):
+        if isinstance(value, Signal | Tailed):
+            shape = value.shape
+            if not shape or shape[0] != 1 or (declared.dims is not None and declared.dims != (batch, *shape[1:])):
+                raise LoadError(f"output {name} mixes the {batch} rows of a batch")
+
+
+def _evaluate(context: Context, node: Node) -> tuple[Value, ...]:
+    inputs: list[Value | None] = []
+    for name in node.inputs:
+        if name and name not in context.values:
+            raise LoadError(f"tensor {name} is an optional output that was not made")
+        inputs.append(context.values[name] if name else None)
+    if node.op == "Constant" and not node.domain:
+        return (_constant(node),)
+    operator = OPERATORS.get((node.domain, node.op))
+    if all(value is None or isinstance(value, np.ndarray) for value in inputs):
+        if operator is not None and operator.folds:
+            return _as_tuple(operator.lower(context, node, inputs))
+        return fold(node, [value for value in inputs if value is None or isinstance(value, np.ndarray)])
+    if operator is None:
+        raise _refusal(node)
+    for value in inputs:
+        if isinstance(value, Tailed) and not operator.takes_tail:
+            raise LoadError(
+                f"takes the result of {value.made_by}: {value.function} in the middle of a network is not a ReLU",
+                remedy="supported between layers: Relu, LeakyRelu, PRelu, Clip, Abs, Max, Min, x*x",
+            )
+    return _as_tuple(operator.lower(context, node, inputs))
+
+
+def _as_tuple(result: Value | tuple[Value, ...]) -> tuple[Value, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _constant(node: Node) -> Array:
+    kinds = ("value", "value_float", "value_floats", "value_int", "value_ints", "value_string", "value_strings")
+    for kind in kinds:
+        if kind in node.attributes:
+            value = node.attributes[kind]
+            if isinstance(value, np.ndarray):
+                return value
+            dtype = {"f": np.float32, "i": np.int64}.get(kind[6:7])
+            return np.asarray(value, dtype=dtype)
+    raise LoadError("a Constant without a dense value", remedy="export with dense constants")
+
+
+def _refusal(node: Node) -> LoadError:
+    named = f"{node.domain}.{node.op}" if node.domain else node.op
+    if node.op.startswith("TreeEnsemble"):
+        return LoadError(f"{named} is a tree ensemble, not a ReLU network")
+    return LoadError(
+        f"{named} is not supported",
+        remedy="supported are affine operators, Relu, LeakyRelu, PRelu, Clip, Abs, Max, Min, x*x (docs/loaders.md)",
+    )
