@@ -23,8 +23,7 @@ __all__ = ["Calibration", "HeldOut", "Rows", "check_disjoint", "row_hashes"]
 
 def row_hashes(x: Array) -> tuple[bytes, ...]:
     """SHA-256 of each float64 row of x (rows, n_in); -0.0 counts as 0.0."""
-    rows = np.ascontiguousarray(x, dtype="<f8") + 0.0
-    return tuple(hashlib.sha256(row.tobytes()).digest() for row in rows)
+    return tuple(hashlib.sha256((row.astype("<f8") + 0.0).tobytes()).digest() for row in x)
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,7 +99,8 @@ def read_rows(
         )
     x = x.reshape(len(x), -1).astype(np.float64)
     if divide_by != 1.0:
-        x = x / divide_by
+        x /= divide_by
+    x.flags.writeable = False
     y = None if y is None else np.asarray(y[start:stop])
     if y is not None and y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
