@@ -1,0 +1,145 @@
+"""A quantised network as files, and back.
+
+=============  ====================================================================================================
+ternary.json   shapes, grids, groups and the method of each layer; schema version
+codes.bin      codes, plane after plane: base 3 for ternary, 4 bits up to 15 levels, int8 above
+scales.bin     float32, little-endian, plane after plane
+biases.bin     float32, little-endian, layer after layer
+=============  ====================================================================================================
+
+The lengths of the three binary files follow from ``ternary.json``; anything else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from deploy.arrays import Array
+from deploy.errors import BundleError
+from quantization.network import Plane, QuantizedLayer, QuantizedMlp
+from quantization.packing import pack_codes, packed_bytes, unpack_codes
+
+__all__ = ["BIASES", "CODES", "NETWORK", "SCALES", "read_network", "write_network"]
+
+NETWORK, CODES, SCALES, BIASES = "ternary.json", "codes.bin", "scales.bin", "biases.bin"
+_SCHEMA: Literal[1] = 1
+_MAX_WEIGHTS = 1 << 31
+
+
+class _Plane(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    levels: int = Field(ge=1, le=127)
+    group: int = Field(ge=1)
+
+
+class _Layer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    method: str
+    n_out: int = Field(ge=1)
+    n_in: int = Field(ge=1)
+    planes: list[_Plane] = Field(min_length=1, max_length=8)
+
+
+class _Network(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    schema_version: Literal[1] = _SCHEMA
+    layers: list[_Layer] = Field(min_length=1)
+
+
+def write_network(network: QuantizedMlp) -> dict[str, bytes]:
+    """Write a network; the same network gives the same bytes."""
+    document = _Network(
+        layers=[
+            _Layer(
+                name=layer.name,
+                method=layer.method,
+                n_out=layer.shape[0],
+                n_in=layer.shape[1],
+                planes=[_Plane(levels=plane.levels, group=plane.group) for plane in layer.planes],
+            )
+            for layer in network.layers
+        ]
+    )
+    planes = [plane for layer in network.layers for plane in layer.planes]
+    return {
+        NETWORK: (json.dumps(document.model_dump(), indent=1) + "\n").encode(),
+        CODES: b"".join(pack_codes(plane.codes, plane.levels) for plane in planes),
+        SCALES: b"".join(plane.scales.astype("<f4").tobytes() for plane in planes),
+        BIASES: b"".join(layer.bias.astype("<f4").tobytes() for layer in network.layers),
+    }
+
+
+def read_network(files: Mapping[str, bytes]) -> QuantizedMlp:
+    """Read what :func:`write_network` wrote; raises :class:`deploy.errors.BundleError` on anything else."""
+    missing = [name for name in (NETWORK, CODES, SCALES, BIASES) if name not in files]
+    if missing:
+        raise BundleError(f"{missing[0]} is missing")
+    try:
+        document = _Network.model_validate_json(files[NETWORK])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the top"
+        raise BundleError(f"{first['msg']} at {where}", place=NETWORK) from None
+    _check_shapes(document.layers)
+    _check_lengths(document.layers, files)
+    codes, scales, biases = (BytesIO(files[name]) for name in (CODES, SCALES, BIASES))
+    layers = []
+    for item in document.layers:
+        planes = []
+        for form in item.planes:
+            size, groups = item.n_out * item.n_in, -(-item.n_in // form.group)
+            values = unpack_codes(codes.read(packed_bytes(size, form.levels)), size, form.levels)
+            scale = _floats(scales.read(4 * item.n_out * groups), SCALES)
+            if (scale < 0).any():
+                raise BundleError(f"a negative scale in layer {item.name}", place=SCALES)
+            planes.append(
+                Plane(
+                    values.reshape(item.n_out, item.n_in),
+                    scale.reshape(item.n_out, groups),
+                    form.levels,
+                    form.group,
+                )
+            )
+        bias = _floats(biases.read(4 * item.n_out), BIASES)
+        layers.append(QuantizedLayer(tuple(planes), bias, item.method, item.name))
+    return QuantizedMlp(tuple(layers))
+
+
+def _check_shapes(layers: Sequence[_Layer]) -> None:
+    if sum(item.n_out * item.n_in for item in layers) > _MAX_WEIGHTS:
+        raise BundleError(f"more than {_MAX_WEIGHTS} weights", place=NETWORK)
+    for first, second in pairwise(layers):
+        if first.n_out != second.n_in:
+            raise BundleError(
+                f"layer {first.name} gives {first.n_out} values, the next takes {second.n_in}", place=NETWORK
+            )
+    for item in layers:
+        for form in item.planes:
+            if form.group > item.n_in:
+                raise BundleError(f"a group of {form.group} columns in a layer of {item.n_in}", place=NETWORK)
+
+
+def _check_lengths(layers: Sequence[_Layer], files: Mapping[str, bytes]) -> None:
+    expected = {
+        CODES: sum(packed_bytes(item.n_out * item.n_in, form.levels) for item in layers for form in item.planes),
+        SCALES: sum(4 * item.n_out * -(-item.n_in // form.group) for item in layers for form in item.planes),
+        BIASES: sum(4 * item.n_out for item in layers),
+    }
+    for name, size in expected.items():
+        if len(files[name]) != size:
+            raise BundleError(f"{len(files[name])} bytes, {NETWORK} calls for {size}", place=name)
+
+
+def _floats(data: bytes, place: str) -> Array:
+    values = np.frombuffer(data, dtype="<f4").astype(np.float64)
+    if not np.isfinite(values).all():
+        raise BundleError("a value that is NaN or infinite", place=place)
+    return np.asarray(values)

@@ -1,0 +1,69 @@
+"""Quantise a network layer after layer, each repairing what the ones before it did.
+
+Axes: ``batch``, ``n_in``, ``n_out``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from deploy.arrays import Array
+from quantization.evidence import Evidence
+from quantization.network import QuantizedLayer
+from quantization.problem import repair_bias
+from quantization.recipe import Recipe, quantize_rows
+
+__all__ = ["BiasRule", "quantize_layer", "quantize_network"]
+
+BiasRule = Literal["keep", "repair", "better"]
+"""Keep the float bias, repair the mean pre-activation, or whichever gives the lower loss."""
+
+
+def quantize_layer(
+    evidence: Evidence, done: Sequence[QuantizedLayer], recipe: Recipe, *, seen: Array, bias: BiasRule = "better"
+) -> QuantizedLayer:
+    """Quantise the layer after those in `done`.
+
+    `seen` (batch, n_in) is what it sees behind the quantised layers. Under "better" the bias is repaired only where
+    that lowers the calibration loss with the layers behind it still exact: on weight-only codes a repair can
+    cost ten times what it gains.
+    """
+    index = len(done)
+    affine = evidence.model.affines[index]
+    exact = evidence.layer_input(index)
+    last = index == len(evidence.model.affines) - 1
+    planes = quantize_rows(
+        recipe,
+        affine.weight,
+        exact,
+        exact if not done else seen,
+        row_weights=evidence.row_weights,
+        output_weights=evidence.output_weights if last else None,
+    )
+    plain = QuantizedLayer(planes, affine.bias, recipe.name, affine.name or f"layer {index}").rounded()
+    if bias == "keep":
+        return plain
+    repaired = QuantizedLayer(
+        plain.planes,
+        repair_bias(affine.weight, affine.bias, plain.weight, exact, seen),
+        f"{plain.method}, bias repaired",
+        plain.name,
+    ).rounded()
+    if bias == "repair":
+        return repaired
+    return repaired if evidence.loss([*done, repaired]) < evidence.loss([*done, plain]) else plain
+
+
+def quantize_network(
+    evidence: Evidence, recipes: Sequence[Recipe], *, bias: BiasRule = "better"
+) -> list[QuantizedLayer]:
+    """Quantise every layer, each by its recipe."""
+    done: list[QuantizedLayer] = []
+    seen = evidence.x
+    for recipe in recipes:
+        done.append(quantize_layer(evidence, done, recipe, seen=seen, bias=bias))
+        seen = np.maximum(done[-1](seen), 0.0)
+    return done

@@ -1,0 +1,22 @@
+"""Options of the ``ternary`` target; light to import."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["TernaryOptions"]
+
+
+class TernaryOptions(BaseModel):
+    """What ``--set ternary.NAME=VALUE`` takes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: Literal["auto", "feedback", "absmean", "twn", "exact", "sign"] = Field(
+        "auto",
+        description="auto keeps the best candidate by calibration KL; the others are one method, as published",
+    )
+    levels: Literal[3, 7, 15] = Field(3, description="levels of the grid: 3 is ternary")
+    beam: int = Field(0, ge=0, le=256, description="width of the K-best refinement, 0 for none")

@@ -1,0 +1,124 @@
+"""How a layer is quantised, as a value, and the one function that does it.
+
+A recipe names a quantiser and how its problem is posed. Whatever the quantiser, the result is planes of codes and
+scales; the bias follows in :mod:`quantization.layerwise`.
+
+Axes: ``batch``, ``n_in``, ``n_out``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from deploy.arrays import Array
+from quantization.baselines import (
+    Granularity,
+    quantize_absmean,
+    quantize_exact,
+    quantize_sign,
+    quantize_twn,
+    quantize_uniform,
+)
+from quantization.descent import descend
+from quantization.nearest_plane import RowCodes, search_beam, search_scales
+from quantization.network import Plane
+from quantization.problem import LayerProblem, pose_problem
+
+__all__ = ["Method", "Recipe", "quantize_rows"]
+
+Method = Literal["absmean", "twn", "exact", "sign", "uniform", "feedback"]
+
+_WEIGHT_ONLY: dict[str, Callable[[Array, Granularity], Plane]] = {
+    "absmean": quantize_absmean,
+    "twn": quantize_twn,
+    "exact": quantize_exact,
+    "sign": quantize_sign,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to quantise one layer.
+
+    Parameters
+    ----------
+    method : a weight-only rule of :mod:`quantization.baselines`, or "feedback": nearest plane, scale grid.
+    granularity : what shares a scale (weight-only rules; feedback always has one scale a row).
+    levels : codes lie in -levels..levels (feedback and uniform).
+    damping : λ of :func:`quantization.problem.pose_problem`.
+    weighting : which rows count how much: "uniform", "rows" (1 - Σ p²) or "outputs" (p (1 - p) for each output; the
+        last layer only, elsewhere it means "rows").
+    beam : width of the K-best refinement, 0 for none.
+    descent : sweeps of coordinate descent at the end.
+    grid : scales that the first pass tries per row.
+    """
+
+    method: Method = "feedback"
+    granularity: Granularity = "row"
+    levels: int = 1
+    damping: float = 0.003
+    weighting: Literal["uniform", "rows", "outputs"] = "rows"
+    beam: int = 0
+    descent: int = 4
+    grid: int = 10
+
+    @property
+    def name(self) -> str:
+        """A short name for reports."""
+        if self.method != "feedback":
+            return (
+                f"{self.method}/{self.granularity}" if self.levels == 1 else f"{self.method}{2 * self.levels + 1}"
+            )
+        parts = [f"feedback{2 * self.levels + 1}", f"damping {self.damping:g}", self.weighting]
+        if self.beam:
+            parts.append(f"beam {self.beam}")
+        return ", ".join(parts)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether the codes depend on calibration rows."""
+        return self.method == "feedback"
+
+
+def quantize_rows(
+    recipe: Recipe,
+    weight: Array,
+    exact: Array,
+    quantized: Array,
+    *,
+    row_weights: Array | None,
+    output_weights: Array | None = None,
+) -> tuple[Plane, ...]:
+    """Quantise weight (n_out, n_in) given what the layer sees, exact and quantised: (batch, n_in) each.
+
+    `output_weights` (batch, n_out) poses a problem of its own for each output.
+    """
+    if recipe.method == "uniform":
+        return (quantize_uniform(weight, recipe.levels),)
+    if recipe.method != "feedback":
+        return (_WEIGHT_ONLY[recipe.method](weight, recipe.granularity),)
+    if recipe.weighting == "outputs" and output_weights is not None:
+        parts = [
+            _solve(recipe, pose_problem(weight[[row]], exact, quantized, row_weights=share, damping=recipe.damping))
+            for row, share in enumerate(output_weights.T)
+        ]
+        found = RowCodes(
+            *(np.concatenate([getattr(part, field) for part in parts]) for field in ("codes", "scale", "error"))
+        )
+    else:
+        shares = None if recipe.weighting == "uniform" else row_weights
+        found = _solve(recipe, pose_problem(weight, exact, quantized, row_weights=shares, damping=recipe.damping))
+    return (Plane(found.codes, found.scale[:, None], recipe.levels),)
+
+
+def _solve(recipe: Recipe, problem: LayerProblem) -> RowCodes:
+    width = np.linspace(0.55, 1.45, recipe.grid) if recipe.levels == 1 else np.linspace(0.7, 1.3, recipe.grid)
+    found = search_scales(problem, recipe.levels, multipliers=width)
+    if recipe.beam:
+        nearby = np.linspace(0.8, 1.2, 9) if problem.weight.shape[1] <= 128 else np.linspace(0.92, 1.08, 5)
+        found = search_beam(problem, found, recipe.levels, width=recipe.beam, multipliers=nearby)
+    return descend(problem, found, recipe.levels, sweeps=recipe.descent)
