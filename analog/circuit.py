@@ -283,7 +283,8 @@ class Circuit:
 
     Parameters
     ----------
-    node_names : (nodes,) names in the author's words, unique; node_names[0] is "0"; a netlist writer makes them legal.
+    node_names : (nodes,) names in the author's words, unique; node_names[0] is "0"; a netlist writer makes them
+        legal.
     node_origins : (nodes,) records of dtype ORIGIN.
     models : diode models that :attr:`Diodes.model` indexes.
     n_in : width of the rows x that drive it.

@@ -115,8 +115,11 @@ class Panel:
 class Command:
     """A verb that a target adds to the command.
 
-    `run` is a function annotated the way typer reads it. It returns a JSON document (None prints nothing);
-    `text` draws that document for people. Errors are raised as :class:`deploy.errors.DeployError`.
+    `run` is a function annotated the way typer reads it, with names that resolve at run time (not only under
+    ``TYPE_CHECKING``). It returns a JSON document (None prints nothing); `text` draws that document for people.
+    A parameter ``progress`` (:class:`deploy.progress.Progress`) is no option: the command gives it. ``--json``,
+    ``--quiet``, ``--debug`` and an environment variable for each option are added. Errors are raised as
+    :class:`deploy.errors.DeployError`.
     """
 
     help: str

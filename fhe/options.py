@@ -20,8 +20,8 @@ class CkksOptions(BaseModel):
 
     family: Family = Field(
         "per-unit",
-        description="shared: one polynomial for a whole layer, as in arXiv 2605.22237; per-unit: one for each hidden "
-        "unit, at the same encrypted cost; head: per unit and output (the output weights are fitted too)",
+        description="shared: one polynomial for a whole layer, as in arXiv 2605.22237; per-unit: one for each "
+        "hidden unit, at the same encrypted cost; head: per unit and output (the output weights are fitted too)",
     )
     degree: Literal[2, 4, 6] = Field(2, description="degree of the polynomials; 4 and 6 cost one level more")
     fit: Fit = Field(

@@ -1,1 +1,1 @@
-"""The command."""
+"""The command ``relu-deploy``: verbs in :mod:`deploy.cli.verbs`, the boundary in :mod:`deploy.cli.main`."""

@@ -1,0 +1,123 @@
+"""Arguments and options that several verbs share, and what they are turned into."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deploy.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from deploy.interface import InputGuard
+    from deploy.model import Model
+
+__all__ = [
+    "BundlePath",
+    "DataFile",
+    "DivideBy",
+    "Force",
+    "LabelColumn",
+    "Labels",
+    "ModelOrBundle",
+    "OptionsFile",
+    "Seed",
+    "Sets",
+    "Targets",
+    "choose_options",
+    "load_model",
+    "read_input_box",
+    "split_names",
+]
+
+ModelOrBundle = Annotated[Path, typer.Argument(metavar="MODEL|BUNDLE", help="A model file, or a bundle.")]
+BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, folder or .zip.")]
+DataFile = Annotated[
+    str, typer.Option("--data", metavar="FILE[a:b]", help="Rows: .npz, .npy, .csv or IDX, in part with [a:b].")
+]
+Labels = Annotated[str | None, typer.Option("--labels", metavar="FILE", help="Labels of the rows, one a row.")]
+DivideBy = Annotated[float, typer.Option("--divide-by", help="Divide every value, by 255 for bytes.")]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label-column", metavar="NAME", help="Label column of a .csv with a header.")
+]
+Targets = Annotated[
+    list[str] | None, typer.Option("--target", metavar="T[,T]", help="Targets, by comma or repeated.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="TARGET.OPTION=VALUE", help="An option of a target; see relu-deploy targets."),
+]
+OptionsFile = Annotated[
+    Path | None, typer.Option("--options", metavar="FILE.toml", help="Options of targets, a table each.")
+]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="What random numbers come from; 0 by default.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an output that exists.")]
+
+
+def split_names(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Names from repeated and comma-separated values, each once.
+
+    >>> split_names(["ckks,ternary", "ckks"])
+    ('ckks', 'ternary')
+    """
+    names = [name.strip() for text in given or () for name in text.split(",")]
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def choose_options(
+    names: Sequence[str], *, sets: Sequence[str] | None, file: Path | None
+) -> Mapping[str, BaseModel]:
+    """Options of the named targets, or of every registered one where none is named."""
+    from deploy.options import parse_options
+    from deploy.registry import target, targets
+
+    chosen = {name: target(name) for name in names} if names else targets()
+    return parse_options(chosen, sets=sets or (), file=file)
+
+
+def load_model(path: Path, *, decision: str | None, tolerance: float | None) -> Model:
+    """Load a model file; `decision` overrides the rule that the file suggests."""
+    import deploy
+
+    arguments: dict[str, Any] = {} if tolerance is None else {"tolerance": tolerance}
+    model: Model = deploy.load(path, decision=decision, **arguments)
+    return model
+
+
+def read_input_box(text: str, model: Model) -> InputGuard:
+    """The input box that the user states: ``LOW:HIGH`` for every input, or a csv with columns name, low, high.
+
+    Raises
+    ------
+    UsageError : no such form. DataError : a file that does not fit the model.
+    """
+    import numpy as np
+
+    from deploy.conversion import stated_guard
+
+    low, colon, high = text.partition(":")
+    try:
+        ends = (float(low), float(high)) if colon else None
+    except ValueError:
+        ends = None
+    if ends is not None:
+        return stated_guard(np.full(model.n_in, ends[0]), np.full(model.n_in, ends[1]), model.features)
+    path = Path(text)
+    if not path.is_file():
+        raise UsageError(f"--input-box {text}", remedy="give LOW:HIGH, such as 0:1, or a csv of name, low, high")
+    try:
+        table = [row for row in csv.reader(path.read_text(encoding="utf-8-sig").splitlines()) if row]
+        rows = [(name, float(below), float(above)) for name, below, above in table[1:]]
+    except (ValueError, OSError) as error:
+        raise DataError(
+            f"is no input box: {error}", place=text, remedy="columns name, low, high, with a header"
+        ) from None
+    if len(rows) != model.n_in:
+        raise DataError(f"{len(rows)} inputs, the model takes {model.n_in}", place=text)
+    names, lows, highs = zip(*rows, strict=True)
+    return stated_guard(np.array(lows), np.array(highs), names)

@@ -1,0 +1,131 @@
+"""The boundary of the command: arguments in, one exit code out, and no traceback unless asked for.
+
+Only the standard library's lightest modules are imported before :func:`main` can catch Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deploy.errors import DeployError
+
+__all__ = ["main", "run"]
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command and give its exit code: 0, or the code of :mod:`deploy.errors`, or 130."""
+    try:
+        return _run(list(arguments))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    finally:
+        _close_stdout()
+
+
+def _run(arguments: list[str]) -> int:
+    from deploy.cli.verb import Answer
+    from deploy.errors import DeployError
+
+    as_json = _is_given("--json", arguments)
+    try:
+        answer = _answer(arguments)
+    except DeployError as error:
+        return _fail(error, arguments, as_json=as_json)
+    if isinstance(answer, int):
+        return answer
+    assert isinstance(answer, Answer)
+    try:
+        _print(answer.text(as_json=as_json))
+    except DeployError as error:
+        return _fail(error, arguments, as_json=False)
+    if answer.error is None:
+        return 0
+    return _fail(answer.error, arguments, as_json=False)
+
+
+def _answer(arguments: list[str]) -> object:
+    """What the verb answered, or an exit code where typer has already said everything (``--help``)."""
+    from deploy.cli.app import build_app
+    from deploy.errors import DeployError, StorageError, UsageError
+
+    try:
+        return build_app().main(arguments or ["--help"], prog_name="relu-deploy", standalone_mode=False)
+    except DeployError:
+        raise
+    except OSError as error:
+        if error.filename is None and error.strerror is None:
+            raise DeployError(str(error)) from error
+        raise StorageError(error.strerror or str(error), place=str(error.filename or "")) from error
+    except Exception as error:
+        if hasattr(error, "format_message"):  # typer's own errors: the call does not parse
+            context = getattr(error, "ctx", None)
+            path = context.command_path if context is not None else "relu-deploy"
+            cause = " ".join(error.format_message().split())
+            raise UsageError(cause.rstrip("."), remedy=f"see {path} --help") from error
+        raise DeployError(
+            f"unexpected {type(error).__name__}: {error}", remedy="run again with --debug and report what it shows"
+        ) from error
+
+
+def _is_given(flag: str, arguments: list[str]) -> bool:
+    """Say whether a common flag is set, before (and whether or not) the rest parses."""
+    from deploy.cli.verb import environment_variable
+
+    variable = os.environ.get(environment_variable(flag), "")
+    return flag in arguments or variable.lower() in ("1", "true", "t", "yes", "y", "on")
+
+
+def _fail(error: DeployError, arguments: list[str], *, as_json: bool) -> int:
+    import json
+
+    from deploy.cli.verb import describe
+
+    if _is_given("--debug", arguments):
+        import traceback
+
+        traceback.print_exception(error)
+    if as_json:
+        _print(json.dumps({"error": describe(error)}, ensure_ascii=False) + "\n")
+    place = f"{error.place}: " if error.place else ""
+    sys.stderr.write(f"error: {place}{error.cause}\n")
+    if error.remedy:
+        sys.stderr.write(f"  what helps: {error.remedy}\n")
+    return error.exit_code
+
+
+def _print(text: str) -> None:
+    """Write to stdout; a reader that has gone (``| head``) has seen enough, a full disk is an error."""
+    from deploy.errors import StorageError
+
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+    except OSError as error:
+        _silence_stdout()
+        raise StorageError(f"stdout cannot be written: {error.strerror}") from None
+
+
+def _silence_stdout() -> None:
+    """Let the interpreter's last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _close_stdout() -> None:
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _silence_stdout()

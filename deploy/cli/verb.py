@@ -1,0 +1,133 @@
+"""How a :class:`deploy.target.Command` becomes a verb: common options, environment variables, progress.
+
+Every verb gains ``--json``, ``--quiet`` and ``--debug``, and every option ``NAME`` is also read from
+``RELU_DEPLOY_NAME``. A parameter called ``progress`` is no option: it is given something that draws on stderr.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin
+
+import typer
+from typer.models import OptionInfo
+
+from deploy.cli.drawing import draw_progress
+from deploy.errors import DeployError
+from deploy.target import Command, Json
+
+__all__ = ["Answer", "DoneBut", "as_verb", "environment_variable"]
+
+PREFIX = "RELU_DEPLOY_"
+
+
+class DoneBut(Exception):
+    """The work is done and its document stands, and yet the call must fail.
+
+    Parameters
+    ----------
+    document : what the verb would have returned.
+    error : why the exit code is not 0: a gate that was missed, a target that refuses.
+    """
+
+    def __init__(self, document: Json, error: DeployError) -> None:
+        super().__init__(str(error))
+        self.document = document
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a verb gave, ready to print."""
+
+    document: Json
+    draw: Callable[[Json], str]
+    error: DeployError | None = None
+
+    def text(self, *, as_json: bool) -> str:
+        """What goes to stdout: one JSON document, or the same for people."""
+        if as_json:
+            document = self.document
+            if self.error is not None and isinstance(document, dict):
+                document = {**document, "error": describe(self.error)}
+            return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        drawn = "" if self.document is None else self.draw(self.document)
+        return drawn if not drawn or drawn.endswith("\n") else drawn + "\n"
+
+
+def describe(error: DeployError) -> dict[str, Json]:
+    """An error as JSON."""
+    return {"code": error.code, "cause": error.cause, "place": error.place, "remedy": error.remedy}
+
+
+def environment_variable(option: str) -> str:
+    """Name of the environment variable of an option.
+
+    >>> environment_variable("fail_under")
+    'RELU_DEPLOY_FAIL_UNDER'
+    """
+    return PREFIX + option.strip("-_").replace("-", "_").upper()
+
+
+def as_verb(name: str, command: Command) -> Any:
+    """Build the typer command of a verb; invoking it gives an :class:`Answer`."""
+    signature = inspect.signature(command.run, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "progress"]
+
+    def invoke(**values: Any) -> Answer:
+        quiet = values.pop("quiet")
+        for common in ("json", "debug"):  # read at the boundary, which needs them where the call does not parse
+            values.pop(common)
+        try:
+            if len(own) == len(signature.parameters):
+                return Answer(command.run(**values), command.text)
+            with draw_progress(quiet=quiet) as progress:
+                return Answer(command.run(progress=progress, **values), command.text)
+        except DoneBut as done:
+            return Answer(done.document, command.text, done.error)
+
+    parameters = [
+        _with_environment(parameter).replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in [*own, *_COMMON]
+    ]
+    invoke.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    invoke.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name, help=command.help)(invoke)
+    return typer.main.get_command(app)
+
+
+def _common(name: str, flags: tuple[str, ...], help: str) -> inspect.Parameter:
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[bool, typer.Option(*flags, help=help)],
+    )
+
+
+_COMMON = [
+    _common("json", ("--json",), "Print exactly one JSON document, an error too."),
+    _common("quiet", ("--quiet", "-q"), "Say nothing on stderr but errors."),
+    _common("debug", ("--debug",), "Show the traceback of an error."),
+]
+
+
+def _with_environment(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Give an option its environment variable; arguments have none."""
+    annotation = parameter.annotation
+    base, info = annotation, None
+    if get_origin(annotation) is Annotated:
+        base, *extras = get_args(annotation)
+        info = next((extra for extra in extras if isinstance(extra, OptionInfo)), None)
+        if info is None:
+            return parameter
+    elif parameter.default is inspect.Parameter.empty:
+        return parameter
+    option = copy.copy(info) if info is not None else typer.Option()
+    if option.envvar is None:
+        option.envvar = environment_variable(parameter.name)
+    return parameter.replace(annotation=Annotated[base, option])
