@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -15,20 +15,26 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from deploy.interface import InputGuard
-    from deploy.model import Model
+    from deploy.model import Model, Rule
 
 __all__ = [
     "BundlePath",
+    "Classes",
     "DataFile",
+    "DecisionRule",
     "DivideBy",
+    "FailUnder",
     "Force",
+    "InputBox",
     "LabelColumn",
     "Labels",
+    "Layers",
     "ModelOrBundle",
     "OptionsFile",
     "Seed",
     "Sets",
     "Targets",
+    "Tolerance",
     "choose_options",
     "load_model",
     "read_input_box",
@@ -55,6 +61,27 @@ Sets = Annotated[
 OptionsFile = Annotated[
     Path | None, typer.Option("--options", metavar="FILE.toml", help="Options of targets, a table each.")
 ]
+DecisionRule = Annotated[
+    str | None, typer.Option("--decision", help="argmax, argmin, sign or value; the file's by default.")
+]
+Tolerance = Annotated[
+    float | None, typer.Option("--tolerance", min=0.0, help="Of a value decision, in the model's units.")
+]
+Layers = Annotated[
+    list[str] | None,
+    typer.Option("--layers", metavar="NAME[,NAME]", help="Order of the layers, where a file does not say it."),
+]
+Classes = Annotated[
+    list[str] | None, typer.Option("--classes", metavar="NAME[,NAME]", help="Labels of the classes, in order.")
+]
+InputBox = Annotated[
+    str | None,
+    typer.Option("--input-box", metavar="LOW:HIGH|FILE.csv", help="Box of the inputs, which you vouch for."),
+]
+FailUnder = Annotated[
+    float | None,
+    typer.Option("--fail-under", min=0.0, max=1.0, help="Exit with 3 where a target agrees on fewer rows."),
+]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="What random numbers come from; 0 by default.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite an output that exists.")]
 
@@ -80,13 +107,27 @@ def choose_options(
     return parse_options(chosen, sets=sets or (), file=file)
 
 
-def load_model(path: Path, *, decision: str | None, tolerance: float | None) -> Model:
-    """Load a model file; `decision` overrides the rule that the file suggests."""
-    import deploy
+def load_model(
+    path: Path,
+    *,
+    rule: str | None = None,
+    tolerance: float | None = None,
+    layers: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+) -> Model:
+    """Load a model file; what is given overrides what the file suggests.
 
-    arguments: dict[str, Any] = {} if tolerance is None else {"tolerance": tolerance}
-    model: Model = deploy.load(path, decision=decision, **arguments)
-    return model
+    Raises
+    ------
+    UsageError : a tolerance without a value decision. LoadError : what :func:`deploy.load` refuses.
+    """
+    from deploy.loaders import load
+    from deploy.model import Decision
+
+    if tolerance is not None and rule != "value":
+        raise UsageError(f"--tolerance {tolerance} belongs to a value decision", remedy="give --decision value")
+    decision = None if rule is None else Decision(cast("Rule", rule), tolerance or 0.0)
+    return load(path, decision=decision, layers=split_names(layers) or None, classes=split_names(classes) or None)
 
 
 def read_input_box(text: str, model: Model) -> InputGuard:

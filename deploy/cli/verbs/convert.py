@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deploy.cli.arguments import (
+    Classes,
+    DecisionRule,
     DivideBy,
+    FailUnder,
     Force,
+    InputBox,
     LabelColumn,
+    Layers,
     ModelOrBundle,
     OptionsFile,
     Seed,
     Sets,
     Targets,
+    Tolerance,
     choose_options,
     load_model,
     read_input_box,
@@ -59,22 +65,12 @@ def run(
     set_: Sets = None,
     options: OptionsFile = None,
     seed: Seed = None,
-    decision: Annotated[
-        str | None, typer.Option("--decision", help="argmax, argmin, sign or value; the file's by default.")
-    ] = None,
-    tolerance: Annotated[
-        float | None, typer.Option("--tolerance", min=0.0, help="Of a value decision, in the model's units.")
-    ] = None,
-    input_box: Annotated[
-        str | None,
-        typer.Option(
-            "--input-box", metavar="LOW:HIGH|FILE.csv", help="Box of the inputs; rounded from the rows by default."
-        ),
-    ] = None,
-    fail_under: Annotated[
-        float | None,
-        typer.Option("--fail-under", min=0.0, max=1.0, help="Exit with 3 where a target agrees on fewer rows."),
-    ] = None,
+    decision: DecisionRule = None,
+    tolerance: Tolerance = None,
+    layers: Layers = None,
+    classes: Classes = None,
+    input_box: InputBox = None,
+    fail_under: FailUnder = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Foretell the cost and stop.")] = False,
     force: Force = False,
 ) -> Json:
@@ -88,7 +84,10 @@ def run(
     if bundle is not None:
         _check_addition(bundle, split_names(target), decision=decision or input_box, force=force)
     chosen = choose_options(split_names(target), sets=set_, file=options)
-    network = bundle.model if bundle else load_model(model, decision=decision, tolerance=tolerance)
+    if bundle is not None:
+        network = bundle.model
+    else:
+        network = load_model(model, rule=decision, tolerance=tolerance, layers=layers, classes=classes)
     rows = Calibration.read(calibration, divide_by=divide_by, label_column=label_column)
     judged = HeldOut.read(held_out, divide_by=divide_by, label_column=label_column) if held_out else None
     plan = foretell(network, rows, chosen, progress)

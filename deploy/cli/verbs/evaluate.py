@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deploy.cli.arguments import BundlePath, DataFile, DivideBy, LabelColumn, Labels, Targets, split_names
+from deploy.cli.arguments import (
+    BundlePath,
+    DataFile,
+    DivideBy,
+    FailUnder,
+    LabelColumn,
+    Labels,
+    Targets,
+    split_names,
+)
 from deploy.cli.text import number, share, table
 from deploy.cli.verb import DoneBut
 from deploy.errors import DeployError, GateError
@@ -32,10 +41,7 @@ def run(
     engine: Annotated[
         str | None, typer.Option("--engine", help="Which real run; the first of each target by default.")
     ] = None,
-    fail_under: Annotated[
-        float | None,
-        typer.Option("--fail-under", min=0.0, max=1.0, help="Exit with 3 where a target agrees on fewer rows."),
-    ] = None,
+    fail_under: FailUnder = None,
     drop_overlap: Annotated[
         bool, typer.Option("--drop-overlap", help="Leave out rows that were calibrated on instead of refusing.")
     ] = False,

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deploy.cli.arguments import (
+    Classes,
+    DecisionRule,
     DivideBy,
+    InputBox,
     LabelColumn,
+    Layers,
     ModelOrBundle,
     OptionsFile,
     Sets,
     Targets,
+    Tolerance,
     choose_options,
     load_model,
     read_input_box,
@@ -38,18 +43,14 @@ def run(
     ] = None,
     divide_by: DivideBy = 1.0,
     label_column: LabelColumn = None,
-    input_box: Annotated[
-        str | None, typer.Option("--input-box", metavar="LOW:HIGH|FILE.csv", help="Box to prove the ranges for.")
-    ] = None,
+    input_box: InputBox = None,
     target: Targets = None,
     set_: Sets = None,
     options: OptionsFile = None,
-    decision: Annotated[
-        str | None, typer.Option("--decision", help="argmax, argmin, sign or value; the file's by default.")
-    ] = None,
-    tolerance: Annotated[
-        float | None, typer.Option("--tolerance", min=0.0, help="Of a value decision, in the model's units.")
-    ] = None,
+    decision: DecisionRule = None,
+    tolerance: Tolerance = None,
+    layers: Layers = None,
+    classes: Classes = None,
 ) -> Json:
     """Look without converting."""
     from deploy.bundle import is_bundle
@@ -59,7 +60,7 @@ def run(
     from deploy.cli.verbs.convert import foretell
     from deploy.dataset import Calibration
 
-    network = load_model(model, decision=decision, tolerance=tolerance)
+    network = load_model(model, rule=decision, tolerance=tolerance, layers=layers, classes=classes)
     rows = Calibration.read(calibration, divide_by=divide_by, label_column=label_column) if calibration else None
     chosen = choose_options(split_names(target), sets=set_, file=options)
     return {
