@@ -210,8 +210,12 @@ class Bundle:
         files = self.target_files(name)
         try:
             return target(name).load(files, model=self.model)
-        except BundleError as error:
+        except DeployError as error:
             raise error.at(f"{self.path}, target {name}") from None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # The hashes fit, so whoever wrote the files wrote them wrong; no target needs to foresee each way.
+            cause = f"its files make no sense: {type(error).__name__}: {error}"
+            raise BundleError(cause, place=f"{self.path}, target {name}", remedy="convert again") from error
 
     def archive(self, name: str, role: Role) -> bytes:
         """The client's or the server's archive of one target, as a zip file.

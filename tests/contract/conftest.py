@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 TOY = Path(__file__).parent / "toy"
 
 
-@pytest.fixture(autouse=True)
-def toy_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def toy_on_path() -> Iterator[None]:
     """Register the toy target in this process and in the ones it starts."""
-    monkeypatch.syspath_prepend(TOY)
-    monkeypatch.setenv("PYTHONPATH", str(TOY))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOY)
+        patch.setenv("PYTHONPATH", str(TOY))
+        yield
