@@ -181,7 +181,11 @@ class Deployment(Protocol):
 
 @runtime_checkable
 class Target(Protocol):
-    """A way to deploy. The attributes are class-level facts; the object itself holds no state."""
+    """A way to deploy. The attributes are class-level facts; the object itself holds no state.
+
+    A target that needs programs or libraries outside its extra may also have
+    ``requirements() -> tuple[Requirement, ...]``; ``relu-deploy doctor`` shows them.
+    """
 
     name: str
     guarantee: str

@@ -28,8 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _run(list(arguments))
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return INTERRUPTED
+        return _interrupted(arguments)
     finally:
         _close_stdout()
 
@@ -43,9 +42,8 @@ def _run(arguments: list[str]) -> int:
         answer = _answer(arguments)
     except DeployError as error:
         return _fail(error, arguments, as_json=as_json)
-    if isinstance(answer, int):
-        return answer
-    assert isinstance(answer, Answer)
+    if not isinstance(answer, Answer):  # typer has said everything: help, the version, or that it was interrupted
+        return _interrupted(arguments) if answer == INTERRUPTED else 0
     try:
         _print(answer.text(as_json=as_json))
     except DeployError as error:
@@ -55,8 +53,15 @@ def _run(arguments: list[str]) -> int:
     return _fail(answer.error, arguments, as_json=False)
 
 
+def _interrupted(arguments: Sequence[str]) -> int:
+    if _is_given("--json", list(arguments)):
+        _print('{"error": {"code": "interrupted", "cause": "interrupted", "place": "", "remedy": ""}}\n')
+    sys.stderr.write("interrupted\n")
+    return INTERRUPTED
+
+
 def _answer(arguments: list[str]) -> object:
-    """What the verb answered, or an exit code where typer has already said everything (``--help``)."""
+    """What the verb answered, or an exit code where typer has already said everything."""
     from deploy.cli.app import build_app
     from deploy.errors import DeployError, StorageError, UsageError
 
@@ -69,6 +74,8 @@ def _answer(arguments: list[str]) -> object:
             raise DeployError(str(error)) from error
         raise StorageError(error.strerror or str(error), place=str(error.filename or "")) from error
     except Exception as error:
+        if _came_from_interrupt(error):
+            raise KeyboardInterrupt from error
         if hasattr(error, "format_message"):  # typer's own errors: the call does not parse
             context = getattr(error, "ctx", None)
             path = context.command_path if context is not None else "relu-deploy"
@@ -77,6 +84,16 @@ def _answer(arguments: list[str]) -> object:
         raise DeployError(
             f"unexpected {type(error).__name__}: {error}", remedy="run again with --debug and report what it shows"
         ) from error
+
+
+def _came_from_interrupt(error: BaseException) -> bool:
+    """Say whether Ctrl-C is at the bottom of an error: half-done imports turn it into errors of their own."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, KeyboardInterrupt):
+            return True
+        inner = inner.__cause__ or inner.__context__
+    return False
 
 
 def _is_given(flag: str, arguments: list[str]) -> bool:

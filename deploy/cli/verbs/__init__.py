@@ -16,5 +16,6 @@ VERBS = {
     "evaluate": "deploy.cli.verbs.evaluate",
     "predict": "deploy.cli.verbs.predict",
     "targets": "deploy.cli.verbs.targets",
+    "doctor": "deploy.cli.verbs.doctor",
 }
 """Verb -> module, in the order of ``--help``."""
