@@ -78,6 +78,8 @@ class Conversion:
                 item.deployment,
                 item.options,
                 {"agreement": item.calibration.agreement, "kl": item.calibration.kl},
+                target(name).guarantee,
+                target(name).non_guarantee,
             )
             for name, item in self.converted.items()
         }

@@ -5,13 +5,15 @@ Axes: ``batch``, ``n_out``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deploy.conversion import check_width
-from deploy.dataset import HeldOut, check_disjoint
+from deploy.dataset import HeldOut, check_disjoint, row_hashes
 from deploy.errors import DeployError, UsageError
 from deploy.fidelity import accuracy, agreement_interval, measure_fidelity
 from deploy.progress import SILENT, Progress
@@ -60,7 +62,12 @@ def evaluate(
     if real < 0:
         raise UsageError(f"--real {real}", remedy="give the number of rows to run, 0 for none")
     original = model.logits(x)
-    document: dict[str, Any] = {"rows": len(kept), "source": kept.source.rpartition("/")[2], "targets": {}}
+    document: dict[str, Any] = {
+        "rows": len(kept),
+        "source": kept.source.rpartition("/")[2],
+        "rows_sha256": hashlib.sha256(b"".join(row_hashes(x))).hexdigest(),
+        "targets": {},
+    }
     if dropped:
         document["dropped_overlap"] = dropped
     coverage = bundle.interface.guard.outside(x).any(axis=1)
@@ -105,7 +112,9 @@ def _evaluate_target(
         "accuracy": accuracy(model.decision, model.classes, reference, rows.y),
         "original_accuracy": accuracy(model.decision, model.classes, original, rows.y),
         "bound_kind": None if bound is None else bound.kind,
+        "disagreeing_rows": [rows.first_row + int(row) for row in np.flatnonzero(~fidelity.agrees)],
         "real": [],
+        "panels": [asdict(panel) for panel in deployment.panels(rows.x)],
     }
     if real:
         engines = deployment.engines()

@@ -40,6 +40,8 @@ class TargetEntry:
     deployment: Deployment
     options: BaseModel
     calibration: Mapping[str, Any]
+    guarantee: str = ""
+    non_guarantee: str = ""
 
 
 def bundle_files(
@@ -78,6 +80,8 @@ def bundle_files(
     for name, entry in entries.items():
         files.update({f"targets/{name}/{path}": data for path, data in entry.deployment.files().items()})
         records[name] = TargetRecord(
+            guarantee=entry.guarantee,
+            non_guarantee=entry.non_guarantee,
             options=entry.options.model_dump(mode="json"),
             summary=json.loads(json.dumps(dict(entry.deployment.summary()), allow_nan=False)),
             calibration=dict(entry.calibration),

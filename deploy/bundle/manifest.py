@@ -44,10 +44,12 @@ class ModelEntry(BaseModel):
 
 
 class TargetRecord(BaseModel):
-    """A target's options, what it says of itself, and how it did on the calibration rows."""
+    """What a target guarantees and not, its options, its summary, and how it did on the calibration rows."""
 
     model_config = ConfigDict(extra="allow")
 
+    guarantee: str = ""
+    non_guarantee: str = ""
     options: dict[str, Any]
     summary: dict[str, Any]
     calibration: dict[str, Any]
