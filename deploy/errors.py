@@ -16,6 +16,7 @@
     │   └── PlanError           4  422  no parameters satisfy the request
     ├── RequirementMissing      5  503  an optional dependency or program
     ├── StorageError            1  507  the disk is full or cannot be written
+    ├── ServiceError            1  503  the service cannot take the request now, or lost it
     ├── ShadowError             1  500  another module hides one of our packages
     └── WireError               4  4xx  bytes from outside, with a code and a hint
 
@@ -46,6 +47,7 @@ __all__ = [
     "OverlapError",
     "PlanError",
     "RequirementMissing",
+    "ServiceError",
     "ShadowError",
     "StorageError",
     "UsageError",
@@ -181,6 +183,30 @@ class StorageError(DeployError):
 
     http_status = 507
     code = "storage"
+
+
+class ServiceError(DeployError):
+    """The service cannot take a request now, or lost it on the way; the request itself may be fine.
+
+    Parameters
+    ----------
+    code : a stable machine-readable word, for instance ``"overloaded"``.
+    http_status : the status that the service answers with.
+    retry_after_s : after how many seconds trying again makes sense; None where it does not.
+    """
+
+    def __init__(
+        self, cause: str, *, code: str, http_status: int = 503, hint: str = "", retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(cause, remedy=hint)
+        self.code = code
+        self.http_status = http_status
+        self.retry_after_s = retry_after_s
+
+    @property
+    def hint(self) -> str:
+        """The remedy, under the name it has on the wire."""
+        return self.remedy
 
 
 class ShadowError(DeployError):

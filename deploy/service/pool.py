@@ -1,0 +1,423 @@
+"""Worker processes behind one bounded queue: sticky by key, with deadlines, cancellation and one retry.
+
+Everything here runs on one event loop and never blocks it. Workers are fresh processes (never forks), so no thread
+and no key of the server leaks into them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from deploy.errors import BundleError, DeployError, ServiceError, WireError
+from deploy.service.framing import FrameError, encode_frame, read_frame
+
+__all__ = ["PoolObserver", "PoolSettings", "Reply", "ServedArchive", "WorkerPool", "preferred_worker"]
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 2
+_MAX_RESTART_DELAY_S = 10.0
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """How many workers, and what bounds them.
+
+    Parameters
+    ----------
+    workers : processes; one per core is right for cryptography.
+    queue_limit : requests that may wait; the next one is told to come back.
+    steal_after_s : how long a request waits for the worker that holds its key before any idle worker takes it;
+        about the time that loading a key takes.
+    worker_timeout_s : a worker busy with one request for longer is killed and replaced.
+    key_cache_bytes : per worker, bound on parsed keys, counted by the size of their files.
+    memory_bytes : address space of a worker, 0 for no limit.
+    nice : added to the priority number of workers, so that health answers while they compute.
+    """
+
+    workers: int
+    queue_limit: int = 64
+    steal_after_s: float = 0.1
+    worker_timeout_s: float = 300.0
+    key_cache_bytes: int = 1 << 30
+    memory_bytes: int = 0
+    nice: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ServedArchive:
+    """A server archive under the id that requests name it by."""
+
+    model: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a worker answered: header, payload, and how long it worked, in seconds."""
+
+    header: Mapping[str, Any]
+    payload: bytes
+    worker_s: float
+
+
+class PoolObserver(Protocol):
+    """What the pool tells; all are called on the event loop."""
+
+    def worker_lost(self, exit_code: int | None) -> None:
+        """A worker died, of itself or because it was stuck."""
+        ...
+
+    def key_cached(self, *, hit: bool) -> None:
+        """A request went to a worker that holds its key, or that has to load it."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class _Job:
+    header: dict[str, Any]
+    payload: bytes | memoryview
+    key_id: str | None
+    answer: asyncio.Future[Reply]
+    queued_at: float
+    attempts: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    slot: int
+    process: asyncio.subprocess.Process | None = None
+    reader: asyncio.StreamReader | None = None
+    writer: asyncio.StreamWriter | None = None
+    ready: bool = False
+    job: _Job | None = None
+    keys: frozenset[str] = frozenset()
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def preferred_worker(key_id: str, slots: Sequence[int]) -> int:
+    """The slot a key sticks to: highest hash wins, so a lost slot moves only its own keys.
+
+    >>> preferred_worker("00" * 32, [0, 1]) in (0, 1)
+    True
+    """
+    return max(slots, key=lambda slot: hashlib.sha256(f"{key_id}/{slot}".encode()).digest())
+
+
+class WorkerPool:
+    """A pool that serves archives; use as ``await pool.start()`` … ``await pool.close()``."""
+
+    def __init__(self, archives: Sequence[ServedArchive], settings: PoolSettings, observer: PoolObserver) -> None:
+        self._archives = archives
+        self._settings = settings
+        self._observer = observer
+        self._workers = [_Worker(slot) for slot in range(settings.workers)]
+        self._waiting: deque[_Job] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._steal_timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._first_failure: DeployError | None = None
+        self.models: dict[str, Mapping[str, Any]] = {}
+
+    @property
+    def depth(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    @property
+    def busy(self) -> int:
+        """Workers that compute."""
+        return sum(worker.job is not None for worker in self._workers)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a worker can take requests."""
+        return not self._closing and any(worker.ready for worker in self._workers)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that are alive."""
+        return [worker.process.pid for worker in self._workers if worker.process and worker.ready]
+
+    async def start(self) -> None:
+        """Start every worker and wait until the first can serve.
+
+        Raises
+        ------
+        DeployError : an archive that no worker can open, a target that is not installed.
+        """
+        self._tasks = [asyncio.create_task(self._run(worker)) for worker in self._workers]
+        while not self.ready:
+            if self._first_failure is not None:
+                failure = self._first_failure
+                await self.close()
+                raise failure
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        """Stop the workers; whatever still waits is answered with 503."""
+        self._closing = True
+        while self._waiting:
+            _fail(self._waiting.popleft(), _draining())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._steal_timer is not None:
+            self._steal_timer.cancel()
+
+    def check_room(self, count: int = 1) -> None:
+        """Raise :class:`ServiceError` (429) where `count` more requests would not fit into the queue."""
+        if self._closing:
+            raise _draining()
+        idle = sum(worker.ready and worker.job is None for worker in self._workers)
+        if len(self._waiting) + count > self._settings.queue_limit + idle:
+            raise ServiceError(
+                f"{len(self._waiting)} requests wait, the queue holds {self._settings.queue_limit}",
+                code="overloaded",
+                http_status=429,
+                hint="wait Retry-After seconds and send again",
+                retry_after_s=1,
+            )
+
+    async def submit(
+        self,
+        header: dict[str, Any],
+        payload: bytes | memoryview = b"",
+        *,
+        key_id: str | None = None,
+        timeout_s: float,
+    ) -> Reply:
+        """Have one operation done; cancelling the caller takes it out of the queue.
+
+        Raises
+        ------
+        ServiceError : queue full (429), deadline passed (504), worker lost twice (503), shutting down (503).
+        WireError : what the worker refused.
+        """
+        self.check_room()
+        loop = asyncio.get_running_loop()
+        job = _Job(header, payload, key_id, loop.create_future(), loop.time())
+        self._waiting.append(job)
+        self._dispatch()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await job.answer
+        except TimeoutError:
+            raise ServiceError(
+                f"no answer within {timeout_s:g} s",
+                code="deadline_exceeded",
+                http_status=504,
+                hint="send later, or allow more time",
+            ) from None
+        finally:
+            if job in self._waiting:
+                self._waiting.remove(job)
+
+    def _dispatch(self) -> None:
+        idle = [worker for worker in self._workers if worker.ready and worker.job is None]
+        for worker in idle:
+            job = self._choose(worker)
+            if job is not None:
+                self._waiting.remove(job)
+                job.attempts += 1
+                worker.job = job
+                if job.key_id is not None:
+                    self._observer.key_cached(hit=job.key_id in worker.keys)
+                worker.wake.set()
+        if self._waiting and any(worker.ready and worker.job is None for worker in self._workers):
+            self._dispatch_later()
+
+    def _choose(self, worker: _Worker) -> _Job | None:
+        """The job a free worker takes: its own keys first, others' only once they waited."""
+        now = asyncio.get_running_loop().time()
+        slots = [other.slot for other in self._workers if other.ready]
+        late = self._settings.steal_after_s
+        if self._waiting and now - self._waiting[0].queued_at > 20 * late:
+            return self._waiting[0]
+        for job in self._waiting:
+            if (
+                job.key_id is None
+                or job.key_id in worker.keys
+                or preferred_worker(job.key_id, slots) == worker.slot
+            ):
+                return job
+        return next((job for job in self._waiting if now - job.queued_at >= late), None)
+
+    def _dispatch_later(self) -> None:
+        if self._steal_timer is None or self._steal_timer.cancelled():
+            self._steal_timer = asyncio.get_running_loop().call_later(
+                self._settings.steal_after_s / 4, self._dispatch_again
+            )
+
+    def _dispatch_again(self) -> None:
+        self._steal_timer = None
+        self._dispatch()
+
+    async def _run(self, worker: _Worker) -> None:
+        """Keep one slot filled with a live process."""
+        failures = 0
+        try:
+            while True:
+                try:
+                    await self._launch(worker)
+                    failures = 0
+                    await self._serve(worker)
+                except DeployError as error:
+                    failures += 1
+                    self._first_failure = self._first_failure or error
+                    _log.error("worker cannot start", extra={"fields": {"slot": worker.slot, "cause": str(error)}})
+                except (FrameError, OSError):
+                    failures += not worker.ready
+                await self._lost(worker)
+                if failures:
+                    if not self.models:
+                        self._first_failure = self._first_failure or ServiceError(
+                            "a worker died while it started", code="not_ready", hint="see the log"
+                        )
+                    await asyncio.sleep(min(0.1 * 2**failures, _MAX_RESTART_DELAY_S))
+        finally:
+            await self._stop(worker)
+
+    async def _launch(self, worker: _Worker) -> None:
+        ours, theirs = socket.socketpair()
+        environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, "1")}
+        try:
+            worker.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "deploy.service.worker", str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        worker.reader, worker.writer = await asyncio.open_connection(sock=ours)
+        settings = self._settings
+        bounds = {
+            "key_cache_bytes": settings.key_cache_bytes,
+            "memory_bytes": settings.memory_bytes,
+            "nice": settings.nice,
+        }
+        worker.writer.writelines(encode_frame(bounds))
+        for archive in self._archives:
+            answer = await self._exchange(worker, {"op": "open", "model": archive.model}, archive.data)
+            self.models.setdefault(archive.model, answer.header)
+        worker.ready = True
+        self._dispatch()
+
+    async def _exchange(self, worker: _Worker, header: Mapping[str, Any], payload: bytes | memoryview) -> Reply:
+        assert worker.writer is not None and worker.reader is not None
+        worker.writer.writelines(encode_frame(header, payload))
+        await worker.writer.drain()
+        answer, data = await read_frame(worker.reader)
+        worker.keys = frozenset(answer.get("keys", ()))
+        if "error" in answer:
+            raise _remote_error(answer["error"])
+        return Reply(answer, data, float(answer.get("seconds", 0.0)))
+
+    async def _serve(self, worker: _Worker) -> None:
+        """Do the jobs that :meth:`_dispatch` hands to one live process, until it dies."""
+        assert worker.process is not None
+        died = asyncio.create_task(worker.process.wait())
+        try:
+            while True:
+                woken = asyncio.create_task(worker.wake.wait())
+                await asyncio.wait({woken, died}, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
+                if not worker.wake.is_set():
+                    return
+                worker.wake.clear()
+                job = worker.job
+                assert job is not None
+                try:
+                    async with asyncio.timeout(self._settings.worker_timeout_s):
+                        reply = await self._exchange(worker, job.header, job.payload)
+                except TimeoutError:
+                    _log.error("worker stuck", extra={"fields": {"slot": worker.slot, "pid": worker.process.pid}})
+                    worker.process.kill()
+                    job.attempts = _ATTEMPTS
+                    return
+                except DeployError as error:
+                    _fail(job, error)
+                else:
+                    if not job.answer.done():
+                        job.answer.set_result(reply)
+                worker.job = None
+                self._dispatch()
+        finally:
+            died.cancel()
+
+    async def _lost(self, worker: _Worker) -> None:
+        """Clean up after a process that died; its request is tried once more elsewhere."""
+        was_ready, job = worker.ready, worker.job
+        exit_code = await self._stop(worker)
+        if was_ready:
+            self._observer.worker_lost(exit_code)
+            _log.error("worker lost", extra={"fields": {"slot": worker.slot, "exit_code": exit_code}})
+        if job is not None and not job.answer.done():
+            if job.attempts < _ATTEMPTS and not self._closing:
+                self._waiting.appendleft(job)
+                self._dispatch()
+            else:
+                _fail(
+                    job,
+                    ServiceError(
+                        "the worker died on this request, and so did the one that tried it again",
+                        code="worker_lost",
+                        hint="do not repeat it; report it",
+                    ),
+                )
+
+    async def _stop(self, worker: _Worker) -> int | None:
+        worker.ready, worker.job, worker.keys = False, None, frozenset()
+        worker.wake.clear()
+        process, writer = worker.process, worker.writer
+        worker.process = worker.reader = worker.writer = None
+        if writer is not None:
+            writer.close()
+        if process is None:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait()
+
+
+def _fail(job: _Job, error: DeployError) -> None:
+    if not job.answer.done():
+        job.answer.set_exception(error)
+
+
+def _draining() -> ServiceError:
+    return ServiceError(
+        "the server is going down", code="draining", hint="wait Retry-After seconds and send again", retry_after_s=5
+    )
+
+
+def _remote_error(document: Mapping[str, Any]) -> DeployError:
+    status = int(document["status"])
+    if "where" in document:
+        _log.error("defect in a worker", extra={"fields": {"where": document["where"]}})
+    if status < 500:
+        return WireError(
+            str(document["error"]), code=str(document["code"]), http_status=status, hint=str(document["hint"])
+        )
+    if document["code"] == "bad_bundle":
+        return BundleError(str(document["error"]), remedy=str(document["hint"]))
+    return ServiceError(
+        str(document["error"]), code=str(document["code"]), http_status=status, hint=str(document["hint"])
+    )
