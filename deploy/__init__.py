@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deploy.bundle import Bundle
+    from deploy.client import AsyncEncryptedClient, EncryptedClient
     from deploy.conversion import Conversion, convert, extend
     from deploy.dataset import Calibration, HeldOut
     from deploy.errors import DeployError
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Affine": "deploy.model",
+    "AsyncEncryptedClient": "deploy.client",
     "Bundle": "deploy.bundle",
     "Calibration": "deploy.dataset",
     "Conversion": "deploy.conversion",
     "Decision": "deploy.model",
     "DeployError": "deploy.errors",
+    "EncryptedClient": "deploy.client",
     "Equilibrium": "deploy.model",
     "HeldOut": "deploy.dataset",
     "Mlp": "deploy.model",
@@ -39,11 +42,13 @@ _HOME = {
 
 __all__ = [
     "Affine",
+    "AsyncEncryptedClient",
     "Bundle",
     "Calibration",
     "Conversion",
     "Decision",
     "DeployError",
+    "EncryptedClient",
     "Equilibrium",
     "HeldOut",
     "Mlp",
