@@ -15,6 +15,8 @@ VERBS = {
     "convert": "deploy.cli.verbs.convert",
     "evaluate": "deploy.cli.verbs.evaluate",
     "predict": "deploy.cli.verbs.predict",
+    "report": "deploy.cli.verbs.report",
+    "compare": "deploy.cli.verbs.compare",
     "targets": "deploy.cli.verbs.targets",
     "doctor": "deploy.cli.verbs.doctor",
 }

@@ -27,11 +27,11 @@ from deploy.cli.arguments import (
     read_input_box,
     split_names,
 )
-from deploy.cli.text import cost_lines, share, table
 from deploy.cli.verb import DoneBut
 from deploy.errors import GateError, ModelRefused, OutputExists, UsageError
 from deploy.progress import Progress
 from deploy.target import Command, Json
+from deploy.text import cost_lines, share, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

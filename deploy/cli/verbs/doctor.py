@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from deploy.cli.text import table
 from deploy.cli.verb import DoneBut
 from deploy.errors import ShadowError
 from deploy.target import Command, Json
+from deploy.text import table
 
 __all__ = ["command"]
 

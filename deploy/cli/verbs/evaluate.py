@@ -17,11 +17,11 @@ from deploy.cli.arguments import (
     Targets,
     split_names,
 )
-from deploy.cli.text import number, share, table
 from deploy.cli.verb import DoneBut
 from deploy.errors import DeployError, GateError
 from deploy.progress import Progress
 from deploy.target import Command, Json
+from deploy.text import number, share, table
 
 if TYPE_CHECKING:
     from deploy.dataset import HeldOut

@@ -24,9 +24,9 @@ from deploy.cli.arguments import (
     read_input_box,
     split_names,
 )
-from deploy.cli.text import bytes_text, cost_lines, share, table
 from deploy.progress import SILENT
 from deploy.target import Command, Json
+from deploy.text import bytes_text, cost_lines, share, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from deploy.cli.text import table
 from deploy.target import Command, Json
+from deploy.text import table
 
 __all__ = ["command"]
 
