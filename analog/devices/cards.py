@@ -17,7 +17,7 @@ NEAR_IDEAL = DiodeModel(
     saturation_A=1e-12,
     emission=1e-3,
     nominal_celsius=None,
-    source="drops below 1 mV, and ngspice still resolves it to 1e-10 V (at N = 1e-4 only to 1e-8); no temperature law",
+    source="drops below 1 mV; ngspice still resolves it to 1e-10 V (at N = 1e-4 only to 1e-8)",
 )
 
 D1N4148 = DiodeModel(

@@ -121,22 +121,30 @@ class NativePlan:
         """Outputs in the model's units for rows x (batch, n_in): (batch, n_out); rows that fail are NaN."""
         found = np.empty((len(x), len(self.circuit.outputs)))
         for rows, block in _chunks(x):
-            exports, _, _, good = self._run(block)
+            exports, _, good = self._run(block)
             found[rows] = np.where(good, self.read(block, exports), np.nan).T
         return found
 
-    def solve(self, x: Array) -> Solution:
-        """Operating points of rows x (batch, n_in), every node, with evidence."""
-        start = time.perf_counter()
+    def volts(self, x: Array) -> Array:
+        """Node voltages of rows x (batch, n_in): (batch, nodes); rows that fail are NaN."""
+        return self._operating_points(x)[0]
+
+    def _operating_points(self, x: Array) -> tuple[Array, Array, Array, Array]:
         batch, nodes = len(x), self.circuit.n_nodes
         volts = np.zeros((batch, nodes))
         iterations = np.zeros(batch, dtype=np.int64)
         good = np.ones(batch, dtype=bool)
         for rows, block in _chunks(x):
-            exports, _, iterations[rows], good[rows] = self._run(block)
+            exports, iterations[rows], good[rows] = self._run(block)
             volts[rows, 1:] = self.unknowns(block, exports)[: nodes - 1].T
-        finite = np.isfinite(volts).all(axis=1)
+        finite = np.asarray(np.isfinite(volts).all(axis=1))
         volts[~good | ~finite] = np.nan
+        return volts, iterations, good, finite
+
+    def solve(self, x: Array) -> Solution:
+        """Operating points of rows x (batch, n_in), every node, with evidence."""
+        start = time.perf_counter()
+        volts, iterations, good, finite = self._operating_points(x)
         evidence = collect_evidence(self.circuit, volts, x, self.conditions, junctions=self.junctions)
         outcome = np.where(good, "converged", "iteration limit").astype(object)
         outcome[~finite] = "not finite"
@@ -151,13 +159,12 @@ class NativePlan:
             seconds=time.perf_counter() - start,
         )
 
-    def _run(self, x: Array) -> tuple[Array, Array, Array, Array]:
-        """Exports (exports, batch), port values y, iterations (batch,), success (batch,) for x (n_in, batch)."""
+    def _run(self, x: Array) -> tuple[Array, Array, Array]:
+        """Exports (exports, batch), most iterations of a block (batch,), success (batch,) for x (n_in, batch)."""
         batch = x.shape[1]
         exports = np.zeros((self.n_exports, batch))
         iterations = np.zeros(batch, dtype=np.int64)
         good = np.ones(batch, dtype=bool)
-        values: list[Array] = []
         for stage in self.stages:
             t = stage.open_circuit(x, exports)
             y = np.empty_like(t)
@@ -168,7 +175,7 @@ class NativePlan:
             for (start, stop), H, laws in zip(stage.blocks, stage.H, stage.laws[1:], strict=True):
                 y[start:stop], count, converged = solve_ports(t[start:stop], H, laws)
                 t[start:stop] -= H @ y[start:stop]
-                iterations += count
+                np.maximum(iterations, count, out=iterations)
                 good &= converged
             written = stage.base(x, exports)
             if stage.by_t is not None:
@@ -176,8 +183,7 @@ class NativePlan:
             if stage.by_y is not None:
                 written -= stage.by_y @ y
             exports[stage.exports] = written
-            values.append(y)
-        return exports, np.concatenate(values) if values else np.zeros((0, batch)), iterations, good
+        return exports, iterations, good
 
 
 def _chunks(x: Array) -> Iterator[tuple[slice, Array]]:
@@ -352,8 +358,8 @@ class _Planner:
     ) -> tuple[csr_matrix, csr_matrix, csr_matrix]:
         """Write each unknown of a port block over the basis, t and y.
 
-        It is E basis - D y, or, where that is shorter, the far end of one of its diodes plus that diode's voltage: a
-        clamped node then keeps its digits and costs no product.
+        It is E basis - D y, or, where that is shorter, the far end of one of its diodes plus that diode's
+        voltage: a clamped node then keeps its digits and costs no product.
         """
         sense = self._eq.sense[ports]
         outside = np.ones(len(self._level))

@@ -1,0 +1,7 @@
+"""Compilers: from a network to a circuit that computes it."""
+
+from analog.compile.cascade import CascadeDesign, CellLayer, compile_cascade
+from analog.compile.cells import Cell, respond
+from analog.compile.parts import Parts
+
+__all__ = ["CascadeDesign", "Cell", "CellLayer", "Parts", "compile_cascade", "respond"]

@@ -1,0 +1,42 @@
+"""From a network and calibration rows to a circuit deployment."""
+
+from __future__ import annotations
+
+from analog.calibration import calibrate_cascade
+from analog.compile.cascade import compile_cascade
+from analog.compile.design_file import Design
+from analog.compile.realisability import report_realisability
+from analog.conditions import Conditions
+from analog.deployment import CircuitDeployment, Facts
+from analog.options import CircuitOptions
+from analog.solve import plan_circuit
+from analog.survey import survey_rows
+from deploy.arrays import Array
+from deploy.errors import ModelRefused
+from deploy.model import Mlp, Model
+from deploy.progress import SILENT, Progress
+
+__all__ = ["convert_model", "design_model"]
+
+
+def design_model(model: Model, x: Array, options: CircuitOptions, *, progress: Progress = SILENT) -> Design:
+    """Make every choice that calibration rows x (batch, n_in) decide."""
+    if not isinstance(model, Mlp):
+        raise ModelRefused("equilibrium networks are not compiled yet")
+    return calibrate_cascade(model, x, options, progress=progress)
+
+
+def convert_model(
+    model: Model, x: Array, options: CircuitOptions, *, progress: Progress = SILENT
+) -> CircuitDeployment:
+    """Design, compile, solve and judge; `x` (batch, n_in) are the calibration rows."""
+    design = design_model(model, x, options, progress=progress)
+    circuit = compile_cascade(design)
+    plan = plan_circuit(circuit, Conditions(celsius=options.celsius))
+    with progress.stage("survey the circuit on the calibration rows", None):
+        survey = survey_rows(plan, x)
+    report = report_realisability(circuit, survey, options)
+    for violation in report.violations:
+        progress.say(violation)
+    facts = Facts(power_W=survey.dissipated_W, power_rows=survey.rows, realisability=report.document())
+    return CircuitDeployment(design, options, plan, facts, model)
