@@ -13,7 +13,7 @@ PYTEST := $(THREADS) $(BIN)/pytest -n 2 --dist worksteal --doctest-modules $(PAC
 .PHONY: demo test test-long check clean
 
 demo: .venv/ready
-	$(BIN)/relu-deploy demo
+	$(BIN)/relu-deploy demo --force
 
 test: check
 	$(PYTEST) -m "not long"

@@ -17,6 +17,7 @@ VERBS = {
     "predict": "deploy.cli.verbs.predict",
     "report": "deploy.cli.verbs.report",
     "compare": "deploy.cli.verbs.compare",
+    "demo": "deploy.cli.verbs.demo",
     "targets": "deploy.cli.verbs.targets",
     "doctor": "deploy.cli.verbs.doctor",
 }

@@ -1,0 +1,147 @@
+"""``demo``: the shipped digits model through every target, real runs included. Downloads nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deploy.cli.arguments import Force
+from deploy.cli.verb import DoneBut
+from deploy.cli.verbs.evaluate import fidelity_table
+from deploy.errors import RequirementMissing
+from deploy.progress import Progress
+from deploy.target import Command, Json
+from deploy.text import cost_lines
+
+if TYPE_CHECKING:
+    from deploy.bundle import Bundle
+
+__all__ = ["command"]
+
+
+def run(
+    progress: Progress,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the bundle and the report go.")
+    ] = Path("relu-deploy-demo"),
+    real: Annotated[int, typer.Option("--real", metavar="N", min=1, help="Rows of each real run.")] = 10,
+    force: Force = False,
+) -> Json:
+    """Convert, evaluate with real runs, and draw the report."""
+    from deploy.bundle import Bundle
+    from deploy.evaluation import merge_report
+    from deploy.writing import check_absent, storage_errors
+
+    bundle_path, page_path = output / "digits.bundle", output / "report.html"
+    for path in (bundle_path, page_path):
+        check_absent(path, force=force)
+    with storage_errors(output):
+        output.mkdir(parents=True, exist_ok=True)
+    missing: list[RequirementMissing] = []
+    converted = _convert(bundle_path, force=force, missing=missing, progress=progress)
+    bundle = Bundle.read(bundle_path)
+    evaluated: dict[str, Any] = {"targets": {}}
+    for name in bundle.targets:
+        found = _evaluate(bundle, name, real=real, missing=missing, progress=progress)
+        bundle.write_report(merge_report(Bundle.read(bundle_path).report(), found))
+        evaluated["targets"].update(found["targets"])
+    document = {
+        "bundle": str(bundle_path),
+        "report": _draw(bundle_path, page_path, missing=missing),
+        "convert": converted,
+        "evaluate": {name: _brief(entry) for name, entry in evaluated["targets"].items()},
+        "missing": [str(error) for error in missing],
+    }
+    if missing:
+        raise DoneBut(document, missing[0])
+    return document
+
+
+def _convert(path: Path, *, force: bool, missing: list[RequirementMissing], progress: Progress) -> dict[str, Any]:
+    """Convert for one target after the other, so that one that lacks something does not stop the others."""
+    from deploy.conversion import convert, extend
+    from deploy.dataset import Calibration, HeldOut
+    from deploy.demo import CALIBRATION, HELD_OUT, MODEL
+    from deploy.loaders import load
+    from deploy.options import parse_options
+    from deploy.registry import targets
+
+    model, rows, held_out = load(MODEL), Calibration.read(CALIBRATION), HeldOut.read(HELD_OUT)
+    documents: dict[str, Any] = {}
+    bundle: Bundle | None = None
+    for name, options in parse_options(targets()).items():
+        progress.say(f"{name}: converting the digits model, {'-'.join(map(str, model.widths))}")
+        try:
+            if bundle is None:
+                conversion = convert(model, rows, {name: options}, held_out=held_out, progress=progress)
+            else:
+                conversion = extend(bundle, rows, {name: options}, held_out=held_out, progress=progress)
+        except RequirementMissing as error:
+            progress.say(f"{name}: {error}")
+            missing.append(error)
+            continue
+        bundle = conversion.write(path, force=force or bundle is not None)
+        documents[name] = conversion.document()["targets"][name]
+        progress.say(f"{name}: {'; '.join(cost_lines(documents[name]['cost']))}")
+    if bundle is None:
+        raise (
+            missing[0]
+            if missing
+            else RequirementMissing("no target is registered", remedy="see relu-deploy doctor")
+        )
+    return documents
+
+
+def _evaluate(
+    bundle: Bundle, name: str, *, real: int, missing: list[RequirementMissing], progress: Progress
+) -> dict[str, Any]:
+    """Judge one target, with its real run where what it needs is installed."""
+    from deploy.dataset import HeldOut
+    from deploy.demo import HELD_OUT
+    from deploy.evaluation import evaluate
+
+    rows = HeldOut.read(HELD_OUT)
+    judge = partial(evaluate, bundle, rows, targets=[name], progress=progress)
+    if bundle.deployment(name).engines():
+        progress.say(f"{name}: the real thing on {real} rows")
+        try:
+            return judge(real=real)
+        except RequirementMissing as error:
+            progress.say(str(error))
+            missing.append(error)
+    return judge()
+
+
+def _draw(bundle_path: Path, page: Path, *, missing: list[RequirementMissing]) -> str | None:
+    from deploy.bundle import Bundle
+    from deploy.report import render_report
+    from deploy.writing import write_file
+
+    try:
+        text = render_report(Bundle.read(bundle_path))
+    except RequirementMissing as error:
+        missing.append(error)
+        return None
+    write_file(page, text.encode(), force=True)
+    return str(page)
+
+
+def _brief(entry: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key not in ("panels", "worst_rows", "disagreeing_rows")}
+
+
+def text(document: Json) -> str:
+    """Draw the fidelity of each target, and say where to look."""
+    assert isinstance(document, dict)
+    lines = [fidelity_table(document["evaluate"]), ""]
+    lines.append(f"bundle: {document['bundle']}")
+    if document["report"]:
+        lines.append(f"report: {document['report']} (open it in a browser)")
+    lines += [f"missing: {line}" for line in document["missing"]]
+    return "\n".join(lines)
+
+
+command = Command(help="Take the shipped digits model through every target.", run=run, text=text)
