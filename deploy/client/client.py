@@ -140,6 +140,10 @@ class EncryptedClient(_Settings):
         """What the model takes and decides: features with units and boxes, classes."""
         return self._carry_out(self._session.open()).interface
 
+    def archive(self) -> bytes:
+        """The client archive, as fetched and checked."""
+        return self._carry_out(self._session.open()).content
+
     def upload_keys(self) -> KeyFiles | None:
         """Make keys where there are none and upload them where the server lacks them."""
         self._carry_out(self._session.upload_keys())
@@ -196,6 +200,10 @@ class AsyncEncryptedClient(_Settings):
     async def interface(self) -> Interface:
         """As :meth:`EncryptedClient.interface`."""
         return (await self._carry_out(self._session.open())).interface
+
+    async def archive(self) -> bytes:
+        """As :meth:`EncryptedClient.archive`."""
+        return (await self._carry_out(self._session.open())).content
 
     async def upload_keys(self) -> KeyFiles | None:
         """As :meth:`EncryptedClient.upload_keys`."""

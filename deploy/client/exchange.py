@@ -12,9 +12,19 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from deploy.errors import DeployError, ServiceError, WireError
+from deploy.errors import DeployError, InputError, ServiceError, WireError
 
-__all__ = ["Call", "Flow", "Pause", "Response", "build_infer", "read_infer", "refusal", "retrying"]
+__all__ = [
+    "Call",
+    "Flow",
+    "Pause",
+    "Response",
+    "build_infer",
+    "read_infer",
+    "refusal",
+    "retrying",
+    "split_elements",
+]
 
 _MAX_PAUSE_S = 30.0
 
@@ -160,11 +170,23 @@ def read_infer(response: Response, *, is_bytes: bool) -> list[bytes]:
     data = response.content[int(length) :]
     if not is_bytes:
         return [data]
-    elements = []
+    try:
+        return split_elements(data)
+    except InputError:
+        raise broken from None
+
+
+def split_elements(data: bytes) -> list[bytes]:
+    """Elements of a BYTES tensor; raises :class:`InputError` where it is cut short.
+
+    >>> split_elements(bytes([2, 0, 0, 0]) + b"ab" + bytes(4))
+    [b'ab', b'']
+    """
+    elements: list[bytes] = []
     while data:
         size = int.from_bytes(data[:4], "little")
         if len(data) < 4 + size:
-            raise broken
+            raise InputError(f"element {len(elements)} is cut short", remedy="fetch the file again, in binary")
         elements.append(data[4 : 4 + size])
         data = data[4 + size :]
     return elements

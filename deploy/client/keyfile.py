@@ -4,6 +4,7 @@
 
     KEYS/secret.key        header, then the secret key, sealed with AES-256-GCM where there is a passphrase
     KEYS/evaluation.key    exactly the bytes that are uploaded; their sha256 is the key id
+    KEYS/client.zip        the client archive that they were made from, where it was kept
 
 The header of the secret key names key id and scope, and is authenticated with the secret. The passphrase goes through
 scrypt (N = 2^17, r = 8, p = 1). Salt and nonce are the operating system's randomness.
@@ -23,10 +24,11 @@ from deploy.requirement import require
 from deploy.target import KeyPair
 from deploy.writing import check_absent, write_tree
 
-__all__ = ["EVALUATION_FILE", "SECRET_FILE", "KeyFiles", "read_key_files", "write_key_files"]
+__all__ = ["ARCHIVE_FILE", "EVALUATION_FILE", "SECRET_FILE", "KeyFiles", "read_key_files", "write_key_files"]
 
 SECRET_FILE = "secret.key"
 EVALUATION_FILE = "evaluation.key"
+ARCHIVE_FILE = "client.zip"
 _HEAD = struct.Struct("<4sBBH32s32s16s12s")
 _MAGIC = b"RDSK"
 _VERSION = 1
@@ -60,8 +62,10 @@ class KeyFiles:
         return hashlib.sha256(self.evaluation).hexdigest()
 
 
-def write_key_files(folder: Path, keys: KeyFiles, *, passphrase: str | None = None) -> None:
-    """Write both files into a new folder, whole or not at all; keys that exist are never overwritten.
+def write_key_files(
+    folder: Path, keys: KeyFiles, *, passphrase: str | None = None, archive: bytes | None = None
+) -> None:
+    """Write the files into a new folder, whole or not at all; keys that exist are never overwritten.
 
     Raises
     ------
@@ -83,6 +87,8 @@ def write_key_files(folder: Path, keys: KeyFiles, *, passphrase: str | None = No
     else:
         body = _cipher(passphrase, salt).encrypt(nonce, keys.secret, head)
     files = {SECRET_FILE: head + body, EVALUATION_FILE: keys.evaluation}
+    if archive is not None:
+        files[ARCHIVE_FILE] = archive
     write_tree(folder, files, private=SECRET_FILE)
 
 

@@ -33,7 +33,7 @@ from deploy.errors import DataError, InputError, UsageError, WireError
 from deploy.interface import Interface
 from deploy.target import ClientRole
 
-__all__ = ["InputGuardWarning", "Prediction", "Session"]
+__all__ = ["InputGuardWarning", "Prediction", "Session", "check_features", "check_rows", "decide", "open_role"]
 
 _BODY_BYTES = 32 << 20
 _MAX_ELEMENTS = 64
@@ -70,6 +70,7 @@ class _Model:
     role: ClientRole
     interface: Interface
     etag: str
+    content: bytes
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -160,7 +161,7 @@ class Session:
     def predict(self, rows: npt.ArrayLike) -> Flow[Prediction]:
         """Encrypt, send, decrypt, decide."""
         model = yield from self.open()
-        x = _check_rows(rows, model.interface)
+        x = check_rows(rows, model.interface)
         outside = self._warn_outside(model, x)
         yield from self.upload_keys()
         try:
@@ -256,7 +257,7 @@ class Session:
         archive = read_archive(response.content, role="client")
         role, interface = open_role(archive)
         check_features(interface, self._features, self._units)
-        return _Model(path, metadata, archive, role, interface, etag)
+        return _Model(path, metadata, archive, role, interface, etag, response.content)
 
     def _warn_outside(self, model: _Model, x: Array) -> Array:
         leaving = model.interface.guard.outside(x)
@@ -333,7 +334,8 @@ def _shorten(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f", … ({len(names)} in all)" if len(names) > 8 else "")
 
 
-def _check_rows(rows: npt.ArrayLike, interface: Interface) -> Array:
+def check_rows(rows: npt.ArrayLike, interface: Interface) -> Array:
+    """Rows as (batch, n_in) float64, or :class:`DataError` where they do not fit the model."""
     try:
         x = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError):

@@ -109,6 +109,7 @@ def run_service(service: Service, *, announce: Callable[[Address], None]) -> Non
         timeout_graceful_shutdown=int(settings.drain_s) or None,
         timeout_keep_alive=30,
         h11_max_incomplete_event_size=1 << 16,
+        loop="asyncio",
         http="h11",
         ws="none",
     )

@@ -1,4 +1,4 @@
-"""``predict``: decisions on rows, by one target of a bundle."""
+"""``predict``: decisions on rows, by one target of a bundle, or by a service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deploy.cli.arguments import BundlePath, DataFile, DivideBy, Force, LabelColumn, split_names
+from deploy.cli.arguments import DataFile, DivideBy, Force, LabelColumn, split_names
+from deploy.cli.remote import Authorities, Keys, ModelName, PassphraseFile, Token, Url, Version
 from deploy.errors import UsageError
 from deploy.progress import Progress
 from deploy.target import Command, Json
@@ -17,6 +18,7 @@ from deploy.target import Command, Json
 if TYPE_CHECKING:
     from deploy.arrays import Array
     from deploy.bundle import Bundle
+    from deploy.dataset import HeldOut
     from deploy.interface import Interface
     from deploy.target import Deployment
 
@@ -24,9 +26,18 @@ __all__ = ["command", "decisions_document", "predictions_csv", "write_prediction
 
 
 def run(
-    bundle: BundlePath,
     data: DataFile,
     progress: Progress,
+    bundle: Annotated[
+        Path | None, typer.Argument(metavar="[BUNDLE]", help="A bundle, folder or .zip; none with --url.")
+    ] = None,
+    url: Url = None,
+    model: ModelName = None,
+    model_version: Version = None,
+    keys: Keys = None,
+    token: Token = None,
+    passphrase_file: PassphraseFile = None,
+    tls_authorities: Authorities = None,
     target: Annotated[
         str | None, typer.Option("--target", metavar="T", help="Which target; needed where there are several.")
     ] = None,
@@ -41,22 +52,47 @@ def run(
     force: Force = False,
 ) -> Json:
     """Decide each row."""
-    from deploy.bundle import Bundle
-    from deploy.conversion import check_width
+    from deploy.cli.remote import open_client, predict_remotely
     from deploy.dataset import HeldOut
     from deploy.writing import check_absent
 
+    if (bundle is None) == (url is None):
+        raise UsageError("one bundle or one service decides", remedy="give BUNDLE or --url, one of them")
     if output is not None:
         check_absent(output, force=force)
+    rows = HeldOut.read(data, divide_by=divide_by, label_column=label_column)
+    if bundle is not None:
+        document = _predict_locally(bundle, target, engine, rows, progress)
+    else:
+        assert url is not None
+        client = open_client(
+            url,
+            model=model,
+            version=model_version,
+            keys=keys,
+            token=token,
+            passphrase_file=passphrase_file,
+            authorities=tls_authorities,
+            features=rows.features,
+        )
+        interface, logits = predict_remotely(client, rows.x, progress=progress)
+        document = decisions_document(interface, logits, first_row=rows.first_row, target=url)
+    return write_predictions(document, output, force=force)
+
+
+def _predict_locally(
+    bundle: Path, target: str | None, engine: str | None, rows: HeldOut, progress: Progress
+) -> dict[str, Any]:
+    from deploy.bundle import Bundle
+    from deploy.conversion import check_width
+
     opened = Bundle.read(bundle)
     name = _choose_target(opened, target)
-    rows = HeldOut.read(data, divide_by=divide_by, label_column=label_column)
     x = check_width(opened.model, rows)
     _warn_outside(opened.interface, x, progress)
     deployment = opened.deployment(name)
     logits = deployment.logits(x) if engine is None else _run_engine(deployment, engine, x, progress)
-    document = decisions_document(opened.interface, logits, first_row=rows.first_row, target=name)
-    return write_predictions(document, output, force=force)
+    return decisions_document(opened.interface, logits, first_row=rows.first_row, target=name)
 
 
 def _choose_target(bundle: Bundle, given: str | None) -> str:
@@ -142,4 +178,4 @@ def text(document: Json) -> str:
     return predictions_csv(document)
 
 
-command = Command(help="Decide rows by one target of a bundle.", run=run, text=text)
+command = Command(help="Decide rows by one target of a bundle, or by a service.", run=run, text=text)
