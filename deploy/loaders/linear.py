@@ -23,6 +23,7 @@ __all__ = [
     "convolve",
     "multiply_left",
     "multiply_right",
+    "normalise",
     "pad",
     "reduce_axes",
     "transpose_convolve",
@@ -253,3 +254,25 @@ def pad(signal: Signal, widths: Sequence[tuple[int, int]], value: float) -> Sign
     index = np.pad(signal.indices()[crop], grow, constant_values=-1)
     padded = signal.mapped(_sparse(index.reshape(-1, 1), np.ones((1, 1)), signal.size), tuple(shape))
     return padded.shifted(np.where(index < 0, value, 0.0)) if value else padded
+
+
+def normalise(
+    signal: Signal,
+    shape: Sequence[int],
+    scale: Array,
+    shift: Array,
+    mean: Array,
+    variance: Array,
+    *,
+    epsilon: float,
+) -> Signal:
+    """Batch normalisation: scale * (x - mean) / sqrt(variance + epsilon) + shift, parameters read in `shape`."""
+    parameters = [np.asarray(array, dtype=np.float64) for array in (scale, shift, mean, variance)]
+    if any(array.size != math.prod(shape) for array in parameters):
+        raise LoadError(
+            f"parameters of {[array.size for array in parameters]} entries for {math.prod(shape)} channels"
+        )
+    if not math.isfinite(epsilon) or not np.all(parameters[3] + epsilon > 0):
+        raise LoadError(f"variance + epsilon is not positive (least variance {parameters[3].min():.3g})")
+    gain = parameters[0] / np.sqrt(parameters[3] + epsilon)
+    return signal.scaled(gain.reshape(shape)).shifted((parameters[1] - parameters[2] * gain).reshape(shape))

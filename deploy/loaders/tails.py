@@ -6,6 +6,7 @@ split into columns; anything else that takes it is no ReLU network, and the erro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,7 +18,18 @@ from deploy.errors import LoadError
 from deploy.loaders.signal import Signal
 from deploy.model import Rule, Tail
 
-__all__ = ["Ending", "Tailed", "close_tail", "infer_rule"]
+__all__ = [
+    "Ending",
+    "Function",
+    "Tailed",
+    "close_tail",
+    "decide",
+    "end_network",
+    "infer_rule",
+    "mid_network",
+    "name_classes",
+    "span_one_group",
+]
 
 Function = Literal["none", "softmax", "log_softmax", "sigmoid", "complement", "sigmoid_pair"]
 Label = str | int
@@ -73,6 +85,48 @@ class Ending:
     classes: tuple[Label, ...] | None
 
 
+def end_network(signal: Signal, function: Function, label: str) -> Tailed:
+    """The value behind the logits `signal` under `function`."""
+    return Tailed(signal, function, signal.indices(), label)
+
+
+def decide(value: Signal | Tailed, rule: Rule, shape: tuple[int, ...], label: str) -> Tailed:
+    """The class that `rule` picks, as a value of one entry in `shape`."""
+    columns = np.zeros(shape, dtype=np.int64)
+    if isinstance(value, Signal):
+        return Tailed(value, "none", columns, label, rule)
+    if value.rule is not None or value.columns.size != value.n_values:
+        raise LoadError(f"a decision on a part of the result of {value.made_by}")
+    return Tailed(value.logits, value.function, columns, label, rule, value.classes)
+
+
+def name_classes(value: Tailed, names: Sequence[object]) -> Tailed:
+    """The same value, with names for its classes."""
+    plain = tuple(
+        name.decode() if isinstance(name, bytes) else int(name) if isinstance(name, int | float) else str(name)
+        for name in names
+    )
+    return replace(value, classes=plain)
+
+
+def span_one_group(value: Signal | Tailed, axis: int) -> None:
+    """Raise :class:`LoadError` where `axis` does not hold all entries of a row."""
+    rank = len(value.shape)
+    if not -rank <= axis < rank:
+        raise LoadError(f"axis {axis} of shape {list(value.shape)}")
+    if value.shape[axis] != math.prod(value.shape):
+        raise LoadError(f"over axis {axis} of shape {list(value.shape)}: several groups a row")
+
+
+def mid_network(value: Tailed) -> LoadError:
+    """Why nothing may follow a tail."""
+    what = "a label" if value.rule is not None else value.function
+    return LoadError(
+        f"takes the result of {value.made_by}: {what} in the middle of a network is not a ReLU",
+        remedy="supported between layers: Relu, LeakyRelu, PRelu, Clip, Abs, Max, Min, x*x",
+    )
+
+
 def close_tail(outputs: Sequence[tuple[str, Signal | Tailed | Array]]) -> Ending:
     """Find the one result among a graph's outputs.
 
@@ -87,7 +141,7 @@ def close_tail(outputs: Sequence[tuple[str, Signal | Tailed | Array]]) -> Ending
     numbers = [(name, value) for name, value in values if not (isinstance(value, Tailed) and value.rule)]
     first = (numbers or labels)[0]
     logits, function = _origin(first[1])
-    for name, value in values[0:]:
+    for name, value in values:
         theirs, other = _origin(value)
         is_label = isinstance(value, Tailed) and value.rule is not None
         if not _same(logits, theirs) or (other != function and not is_label):

@@ -16,15 +16,21 @@ from onnx import TensorProto
 from deploy.arrays import Array
 from deploy.errors import LoadError
 from deploy.loaders.chain import Chain
+from deploy.loaders.onnx import activations, affine, endings, quantisers, relayout, windows
 from deploy.loaders.onnx.file import read_model
 from deploy.loaders.onnx.folding import fold
 from deploy.loaders.onnx.graph import Graph, Input, Node, read_graph
-from deploy.loaders.onnx.operators import OPERATORS, Context, Value
+from deploy.loaders.onnx.table import OPERATORS, Context, Value
 from deploy.loaders.result import Loaded, Settings
 from deploy.loaders.signal import Signal
-from deploy.loaders.tails import Tailed, close_tail
+from deploy.loaders.tails import Tailed, close_tail, mid_network
 
 __all__ = ["load_onnx"]
+
+_TABLES = (activations, affine, endings, quantisers, relayout, windows)
+"""The modules that fill the table of operators when they are imported."""
+
+_WEIGHTED = ("Gemm", "MatMul", "Conv", "ConvTranspose", "BatchNormalization")
 
 
 def load_onnx(path: Path, settings: Settings) -> Loaded:
@@ -98,7 +104,8 @@ def _first_width(graph: Graph) -> int | None:
 
 def _lower(graph: Graph, source: Input, shape: Sequence[int], batch: int, settings: Settings) -> Loaded:
     chain = Chain(limit=settings.max_parameters)
-    context = Context(chain, batch, {source.name: chain.input(shape)}, source.type)
+    has_weights = any(node.op in _WEIGHTED for node in graph.nodes)
+    context = Context(chain, batch, {source.name: chain.input(shape)}, source.type, has_weights)
     for name in graph.constants:
         context.values[name] = graph.constant(name)
     for node in graph.nodes:
@@ -152,10 +159,7 @@ def _evaluate(context: Context, node: Node) -> tuple[Value, ...]:
         raise _refusal(node)
     for value in inputs:
         if isinstance(value, Tailed) and not operator.takes_tail:
-            raise LoadError(
-                f"takes the result of {value.made_by}: {value.function} in the middle of a network is not a ReLU",
-                remedy="supported between layers: Relu, LeakyRelu, PRelu, Clip, Abs, Max, Min, x*x",
-            )
+            raise mid_network(value)
     return _as_tuple(operator.lower(context, node, inputs))
 
 
