@@ -194,6 +194,8 @@ def _ending(logits: Signal, function: Function, rule: Rule | None, classes: tupl
         tail, rule = "sigmoid_pair", "sign"
     else:
         tail = function
+    if logits.size == 1 and classes is not None and len(classes) == 2:
+        rule = "sign"
     if rule == "argmax" and logits.size == 1:
         rule = "sign" if tail == "sigmoid" else None
     return Ending(logits, tail, rule, classes)

@@ -1,9 +1,4 @@
-"""From an ONNX graph to layers: each node is read once, in order, as a constant, a signal or a tail.
-
-The batch axis. A file says how many rows one call takes: a name (any number), 1, or another number. The graph is
-lowered for a batch of one. Where the file fixes another number and the graph does not work row by row, the whole
-tensor is taken as one row instead: that is what the file computes.
-"""
+"""From an ONNX graph to layers: each node is read once, in order, as a constant, a signal or a tail."""
 
 from __future__ import annotations
 
@@ -11,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import TensorProto
 
 from deploy.arrays import Array
 from deploy.errors import LoadError
+from deploy.loaders.batch import Plan, plan_rows, row_shape
 from deploy.loaders.chain import Chain
 from deploy.loaders.onnx import activations, affine, endings, quantisers, relayout, windows
 from deploy.loaders.onnx.file import read_model
@@ -25,7 +22,7 @@ from deploy.loaders.result import Loaded, Settings
 from deploy.loaders.signal import Signal
 from deploy.loaders.tails import Tailed, close_tail, mid_network
 
-__all__ = ["load_onnx"]
+__all__ = ["load_onnx", "lower_model"]
 
 _TABLES = (activations, affine, endings, quantisers, relayout, windows)
 """The modules that fill the table of operators when they are imported."""
@@ -35,17 +32,26 @@ _WEIGHTED = ("Gemm", "MatMul", "Conv", "ConvTranspose", "BatchNormalization")
 
 def load_onnx(path: Path, settings: Settings) -> Loaded:
     """Read an ONNX file into layers, or raise :class:`LoadError` naming the node."""
-    graph = read_graph(read_model(path), path.parent)
+    return lower_model(read_model(path), path.parent, settings)
+
+
+def lower_model(model: onnx.ModelProto, folder: Path, settings: Settings) -> Loaded:
+    """Lower a parsed model; external data is looked for in `folder` alone."""
+    graph = read_graph(model, folder)
     source = _data_input(graph)
-    plans = _plans(graph, source)
     refusal: LoadError | None = None
-    for shape, batch in plans:
+    for plan in plan_rows(source.name, _stated_dims(source, settings), _first_width(graph)):
         try:
-            return _lower(graph, source, shape, batch, settings)
+            return _lower(graph, source, plan, settings)
         except LoadError as error:
-            refusal = error if refusal is None or batch != plans[0][1] else refusal
+            refusal = error
     assert refusal is not None
     raise refusal
+
+
+def _stated_dims(source: Input, settings: Settings) -> tuple[int | str, ...] | None:
+    """The input's shape as the file has it, or as the caller says."""
+    return source.dims if settings.input_shape is None else ("batch", *settings.input_shape)
 
 
 def _data_input(graph: Graph) -> Input:
@@ -60,36 +66,6 @@ def _data_input(graph: Graph) -> Input:
     return source
 
 
-def _plans(graph: Graph, source: Input) -> list[tuple[tuple[int, ...], int]]:
-    """Shapes of the input for one row, the likeliest first, each with the batch that the file fixes (0: any)."""
-    width = _first_width(graph)
-    if source.dims is None:
-        if width is None:
-            raise LoadError(f"input {source.name} has no shape", remedy="export it with a shape")
-        return [((1, width), 0)]
-    dims = list(source.dims)
-    batch = 1
-    if len(dims) > 1 and isinstance(dims[0], str):
-        dims[0], batch = 1, 0
-    unknown = [axis for axis, length in enumerate(dims) if isinstance(length, str)]
-    if unknown:
-        if len(unknown) > 1 or width is None:
-            raise LoadError(
-                f"input {source.name} has the shape {list(source.dims)}, which fixes no size",
-                remedy="export it with every axis but the batch fixed",
-            )
-        choices = [
-            [length if axis != unknown[0] else size for axis, length in enumerate(dims)] for size in (width, 1)
-        ]
-    else:
-        choices = [dims]
-    plans = [(tuple(int(length) for length in choice), batch) for choice in choices]
-    for shape, _ in list(plans):
-        if batch == 1 and len(shape) > 1 and shape[0] > 1:
-            plans = [((1, *shape[1:]), shape[0]), (shape, 1)]
-    return plans
-
-
 def _first_width(graph: Graph) -> int | None:
     """Rows of the first weight on the way: how many inputs a file without sizes must have."""
     for node in graph.nodes:
@@ -102,10 +78,10 @@ def _first_width(graph: Graph) -> int | None:
     return None
 
 
-def _lower(graph: Graph, source: Input, shape: Sequence[int], batch: int, settings: Settings) -> Loaded:
+def _lower(graph: Graph, source: Input, plan: Plan, settings: Settings) -> Loaded:
     chain = Chain(limit=settings.max_parameters)
     has_weights = any(node.op in _WEIGHTED for node in graph.nodes)
-    context = Context(chain, batch, {source.name: chain.input(shape)}, source.type, has_weights)
+    context = Context(chain, plan.batch, {source.name: chain.input(plan.shape)}, source.type, has_weights)
     for name in graph.constants:
         context.values[name] = graph.constant(name)
     for node in graph.nodes:
@@ -121,16 +97,15 @@ def _lower(graph: Graph, source: Input, shape: Sequence[int], batch: int, settin
         if declared.name not in context.values:
             raise LoadError(f"output {declared.name} is made nowhere")
         outputs.append((declared.name, context.values[declared.name]))
-    if batch > 1:
-        _check_batch(graph, outputs, batch)
+    if plan.batch > 1:
+        _check_batch(graph, outputs, plan.batch)
     ending = close_tail(outputs)
     chain.finish(ending.logits, outputs[0][0])
     if graph.dead:
         chain.note(f"{graph.dead} nodes that feed no output were dropped")
-    if batch > 1:
-        chain.note(f"the file fixes the batch to {batch:,}; the network works row by row")
-    row_shape = tuple(shape[1:]) if len(shape) > 1 and shape[0] == 1 else tuple(shape)
-    return Loaded(chain, ending, row_shape)
+    if plan.batch > 1:
+        chain.note(f"the file fixes the batch to {plan.batch:,}; the network works row by row")
+    return Loaded(chain, ending, row_shape(plan.shape))
 
 
 def _check_batch(graph: Graph, outputs: Sequence[tuple[str, Value]], batch: int) -> None:

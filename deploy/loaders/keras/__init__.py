@@ -1,0 +1,1 @@
+"""Keras 3 (.keras) and HDF5 (.h5) models without TensorFlow: configuration, weights and layers."""

@@ -1,0 +1,120 @@
+"""From a traced PyTorch program to layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deploy.arrays import Array
+from deploy.errors import LoadError
+from deploy.loaders.batch import Plan, plan_rows, row_shape
+from deploy.loaders.chain import Chain
+from deploy.loaders.result import Loaded, Settings
+from deploy.loaders.signal import Signal
+from deploy.loaders.tails import Tailed, close_tail, mid_network
+from deploy.loaders.torch.aten import OPERATORS, TAIL_OPERATORS, Context, Value
+from deploy.loaders.torch.program import Call, Program, Reference
+
+__all__ = ["lower_program"]
+
+
+def lower_program(program: Program, settings: Settings) -> Loaded:
+    """Build the layers of a program, or raise :class:`LoadError` naming the node."""
+    if settings.input_shape is not None:
+        plans = [Plan((1, *settings.input_shape), 0)]
+    else:
+        plans = plan_rows(program.input, program.input_dims, _first_width(program))
+    refusal: LoadError | None = None
+    for plan in plans:
+        try:
+            return _lower(program, plan, settings)
+        except LoadError as error:
+            refusal = error
+    assert refusal is not None
+    raise refusal
+
+
+def _first_width(program: Program) -> int | None:
+    """How many values the first weight takes."""
+    for call in program.calls:
+        for key, axis in (("weight", 1), ("mat2", 0), ("other", 0)):
+            argument = call.arguments.get(key)
+            weight = program.constants.get(argument.name) if isinstance(argument, Reference) else None
+            if call.op in ("linear", "addmm", "mm", "matmul") and weight is not None and weight.ndim == 2:
+                return int(weight.shape[axis])
+        if call.op.startswith("conv"):
+            return None
+    return None
+
+
+def _lower(program: Program, plan: Plan, settings: Settings) -> Loaded:
+    chain = Chain(limit=settings.max_parameters)
+    context = Context(chain, plan.batch)
+    values: dict[str, Any] = {**program.constants, program.input: chain.input(plan.shape)}
+    for call in _live(program):
+        try:
+            results = _evaluate(context, call, values)
+        except LoadError as error:
+            raise error.at(call.label) from None
+        for name, value in zip(call.outputs, results, strict=False):
+            values[name] = value
+    outputs: list[tuple[str, Signal | Tailed | Array]] = []
+    for name in program.outputs:
+        value = values.get(name)
+        if not isinstance(value, Signal | Tailed | np.ndarray):
+            raise LoadError(f"output {name} is no tensor")
+        if plan.batch > 1 and not isinstance(value, np.ndarray) and value.shape[:1] != (1,):
+            raise LoadError(f"output {name} mixes the {plan.batch} rows of a batch")
+        outputs.append((name, value))
+    ending = close_tail(outputs)
+    chain.finish(ending.logits, program.outputs[0])
+    if plan.batch > 1:
+        chain.note(f"the file fixes the batch to {plan.batch:,}; the network works row by row")
+    return Loaded(chain, ending, row_shape(plan.shape), notes=program.notes)
+
+
+def _live(program: Program) -> list[Call]:
+    """The calls that the outputs depend on, in order."""
+    needed = set(program.outputs)
+    live: list[Call] = []
+    for call in reversed(program.calls):
+        if needed.intersection(call.outputs):
+            live.append(call)
+            needed.update(reference.name for reference in _references(list(call.arguments.values())))
+    return live[::-1]
+
+
+def _references(value: object) -> list[Reference]:
+    if isinstance(value, Reference):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [reference for item in value for reference in _references(item)]
+    return []
+
+
+def _evaluate(context: Context, call: Call, values: dict[str, Any]) -> tuple[Value, ...]:
+    arguments = {name: _resolve(value, values) for name, value in call.arguments.items()}
+    operator = OPERATORS.get(call.op)
+    if operator is None:
+        raise LoadError(
+            f"{call.op} is not supported",
+            remedy="supported are affine operators, relu, leaky_relu, prelu, clamp, abs, maximum and x*x",
+        )
+    if call.op not in TAIL_OPERATORS:
+        tail = next((value for value in arguments.values() if isinstance(value, Tailed)), None)
+        if tail is not None:
+            raise mid_network(tail)
+    context.label = call.label
+    result = operator(context, arguments)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _resolve(value: object, values: dict[str, Any]) -> Any:
+    if isinstance(value, Reference):
+        if value.name not in values:
+            raise LoadError(f"value {value.name} is made nowhere")
+        return values[value.name]
+    if isinstance(value, list | tuple):
+        return [_resolve(item, values) for item in value]
+    return value
