@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from analog.calibration import calibrate_cascade
-from analog.compile.cascade import compile_cascade
 from analog.compile.design_file import Design
 from analog.compile.realisability import report_realisability
 from analog.conditions import Conditions
-from analog.deployment import CircuitDeployment, Facts
+from analog.deployment import CircuitDeployment, Facts, build_circuit
 from analog.options import CircuitOptions
 from analog.solve import plan_circuit
 from analog.survey import survey_rows
@@ -31,7 +30,7 @@ def convert_model(
 ) -> CircuitDeployment:
     """Design, compile, solve and judge; `x` (batch, n_in) are the calibration rows."""
     design = design_model(model, x, options, progress=progress)
-    circuit = compile_cascade(design)
+    circuit = build_circuit(design, options)
     plan = plan_circuit(circuit, Conditions(celsius=options.celsius))
     with progress.stage("survey the circuit on the calibration rows", None):
         survey = survey_rows(plan, x)

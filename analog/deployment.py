@@ -12,9 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from analog.bill_of_materials import bill_of_materials, round_resistors, write_bill_csv
+from analog.circuit import Circuit
 from analog.compile.cascade import compile_cascade
 from analog.compile.design_file import Design, read_design, write_design
 from analog.conditions import Conditions
+from analog.e_series import Series
+from analog.engines import OperatingPointEngine, ProcessEngine, PySpiceEngine, RealEngine, SweepEngine
+from analog.engines.ngspice import settings_for
+from analog.netlist import Hold, Netlist, UserOpAmp, write_netlist
+from analog.netlist.op_amp import IDEAL_OP_AMP, OpAmpCard
 from analog.options import CircuitOptions
 from analog.solve import NativePlan, plan_circuit
 from deploy.arrays import Array
@@ -24,9 +31,11 @@ from deploy.model import Model
 from deploy.study import Study
 from deploy.target import Archives, Bound, Engine, Json, Panel
 
-__all__ = ["FACTS_FILE", "CircuitDeployment", "Facts", "load_deployment"]
+__all__ = ["FACTS_FILE", "CircuitDeployment", "Facts", "build_circuit", "load_deployment", "op_amp_card"]
 
 FACTS_FILE = "facts.json"
+NETLIST_FILE = "circuit.cir"
+BILL_FILE = "bill_of_materials.csv"
 
 REFERENCE = "native operating points of the circuit, read in logits"
 
@@ -49,9 +58,25 @@ class CircuitDeployment:
         self.design, self.options, self.plan, self.facts, self.model = design, options, plan, facts, model
 
     def files(self) -> Mapping[str, bytes]:
-        """Design, options, facts."""
+        """Design, options, facts, netlist, bill of materials."""
         facts = json.dumps(asdict(self.facts), indent=1, allow_nan=False)
-        return {**write_design(self.design, self.options), FACTS_FILE: facts.encode() + b"\n"}
+        return {
+            **write_design(self.design, self.options),
+            FACTS_FILE: facts.encode() + b"\n",
+            NETLIST_FILE: self.netlist().text.encode(),
+            BILL_FILE: write_bill_csv(bill_of_materials(self.plan.circuit, self.bill_series)).encode(),
+        }
+
+    def netlist(self, x: Array | None = None) -> Netlist:
+        """The netlist that ngspice runs as it is, inputs at row x (n_in,) or at 0."""
+        row = np.zeros(self.plan.circuit.n_in) if x is None else x
+        settings = settings_for(self.plan.conditions, None)
+        return write_netlist(self.plan.circuit, Hold(row), settings=settings, op_amp=op_amp_card(self.options))
+
+    @property
+    def bill_series(self) -> Series:
+        """Series of the bill of materials: the one that was asked for, or E96."""
+        return "E96" if self.options.e_series == "none" else self.options.e_series
 
     def archives(self) -> Archives | None:
         """None: a circuit is built, not served."""
@@ -66,8 +91,16 @@ class CircuitDeployment:
         return None
 
     def engines(self) -> Mapping[str, Engine]:
-        """No other simulator yet."""
-        return {}
+        """ngspice by its library, its sweep, its program; PySpice."""
+        card = op_amp_card(self.options)
+        circuit, conditions = self.plan.circuit, self.plan.conditions
+        made = (
+            OperatingPointEngine(circuit, conditions, op_amp=card),
+            SweepEngine(circuit, conditions, op_amp=card),
+            ProcessEngine(circuit, conditions, op_amp=card),
+            PySpiceEngine(circuit, conditions),
+        )
+        return {engine.name: RealEngine(engine) for engine in made}
 
     def studies(self) -> Mapping[str, Study]:
         """None yet."""
@@ -131,6 +164,17 @@ class CircuitDeployment:
         )
 
 
+def build_circuit(design: Design, options: CircuitOptions) -> Circuit:
+    """Compile a design, resistors rounded where a series was asked for."""
+    circuit = compile_cascade(design)
+    return circuit if options.e_series == "none" else round_resistors(circuit, options.e_series)
+
+
+def op_amp_card(options: CircuitOptions) -> OpAmpCard:
+    """The subcircuit of op-amps in netlists: the user's own, or the saturating one."""
+    return UserOpAmp(options.op_amp) if options.op_amp else IDEAL_OP_AMP
+
+
 def load_deployment(files: Mapping[str, bytes], model: Model) -> CircuitDeployment:
     """Read a deployment back; raises :class:`deploy.errors.BundleError` where a file is missing or damaged."""
     design, options = read_design(files)
@@ -141,5 +185,5 @@ def load_deployment(files: Mapping[str, bytes], model: Model) -> CircuitDeployme
         facts = Facts(float(document["power_W"]), int(document["power_rows"]), dict(document["realisability"]))
     except (ValueError, KeyError, TypeError) as error:
         raise BundleError(f"holds no facts: {error}", place=FACTS_FILE) from None
-    plan = plan_circuit(compile_cascade(design), Conditions(celsius=options.celsius))
+    plan = plan_circuit(build_circuit(design, options), Conditions(celsius=options.celsius))
     return CircuitDeployment(design, options, plan, facts, model)

@@ -21,7 +21,9 @@ class CircuitOptions(BaseModel):
         description="rectifier of a hidden unit: clamp (gain, resistor, diode from a rail), shunt (diode at the "
         "summing node), series (half-wave behind a gain), superdiode (half-wave inside an op-amp's loop)",
     )
-    diode: str = Field("1N4148", description="ideal, near_ideal, 1N4148 or BAT54")
+    diode: str = Field(
+        "1N4148", description="ideal, near_ideal, 1N4148, BAT54, or your own card: .model NAME D(IS=… N=… RS=…)"
+    )
     full_scale_volts: float = Field(
         5.0, gt=0, le=1e3, description="largest hidden output over the calibration rows"
     )
@@ -44,6 +46,11 @@ class CircuitOptions(BaseModel):
     )
     amplifier_watts: float = Field(0.5e-3, ge=0, description="quiescent power of one active part, for the estimate")
     op_amp_gain: float = Field(1e3, ge=10, le=1e8, description="open-loop gain of a superdiode's op-amp")
+    op_amp: str = Field(
+        "",
+        description="your own op-amp for netlists and SPICE runs: a whole .subckt … .ends block whose pins are "
+        "non-inverting, inverting, positive supply, negative supply, output",
+    )
     e_series: Literal["none", "E3", "E6", "E12", "E24", "E48", "E96", "E192"] = Field(
         "none", description="round every resistor to this series"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from analog.compile.cells import Cell
 from analog.devices.cards import MODEL_CARDS
 from analog.devices.diode import DiodeModel
+from analog.netlist.model_cards import read_model_card
 from analog.options import CircuitOptions
 from deploy.errors import UsageError
 from deploy.registry import nearest
@@ -37,7 +38,10 @@ class Parts:
 
 
 def choose_diode(text: str) -> DiodeModel:
-    """Find a model card by name; raises :class:`deploy.errors.UsageError`."""
+    """Find a model card by name, or read the user's own ``.model`` text; raises :class:`deploy.errors.UsageError`
+    for an unknown name and :class:`deploy.errors.InputError` for a card outside our law."""
+    if text.lstrip().lower().startswith(".model"):
+        return read_model_card(text)
     by_name = {name.lower(): model for name, model in MODEL_CARDS.items()}
     if text.lower() not in by_name:
         raise UsageError(f"no diode {text!r}", remedy=nearest(text, list(MODEL_CARDS)))

@@ -45,7 +45,7 @@ class RealEngine:
         ours = solution.converged
         difference = np.abs(solution.volts[ours] - reference.volts[ours]).max(initial=0.0)
         diagnostics: dict[str, Json] = {
-            "engine": solution.engine,
+            "simulator": solution.engine,
             "max_abs_volts_difference": float(difference),
             "kcl_residual_A": float(np.max(solution.residual[ours], initial=0.0)),
             "notes": sorted(set(solution.notes.values())),

@@ -22,8 +22,8 @@ from deploy.arrays import Array
 
 __all__ = ["Cells", "group_cells"]
 
-_CELL_ROLES = ("gain", "series", "load", "clamp", "rectifier", "op-amp")
-_PORT_ROLES = ("sum", "hidden", "mirror", "logit")
+_CELL_ROLES = ("gain", "series", "load", "clamp", "rectifier", "op-amp", "positive rail", "negative rail")
+_PORT_ROLES = ("sum", "hidden", "mirror", "logit", "positive rail", "negative rail")
 """Nodes that other layers may read stay outside, so that cells of one layer keep one shape."""
 _KINDS = {"resistors": "r", "vcvs": "e", "vccs": "g", "diodes": "d", "op_amps": "x"}
 _Element = tuple[str, int]

@@ -149,7 +149,8 @@ def _header(circuit: Circuit, nodes: Sequence[str]) -> list[str]:
         f"* {title}",
         f"* written by relu-deploy: {counts}; element names: role_layer_unit_source",
     ]
-    renamed = [(n, given) for n, given in zip(nodes, circuit.node_names, strict=True) if n != given]
+    pairs = zip(nodes, circuit.node_names, strict=True)
+    renamed = [(name, given) for name, given in pairs if name != given.replace(" ", "_")]
     lines += [f'* node {name} is "{" ".join(given.split())}"' for name, given in renamed]
     if any(model.ideal for model in circuit.models):
         lines.append("* ideal diodes are written near-ideal: SPICE has no diode without drop")
