@@ -195,6 +195,8 @@ class ServiceError(DeployError):
     retry_after_s : after how many seconds trying again makes sense; None where it does not.
     """
 
+    http_status = 503
+
     def __init__(
         self, cause: str, *, code: str, http_status: int = 503, hint: str = "", retry_after_s: int | None = None
     ) -> None:

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import deploy.errors
-from deploy.errors import BundleError, DeployError, LoadError, WireError
+from deploy.errors import BundleError, DeployError, LoadError, ServiceError, WireError
 
 CLASSES = [
     value for _, value in inspect.getmembers(deploy.errors, inspect.isclass) if issubclass(value, DeployError)
@@ -29,8 +29,9 @@ def test_the_tree_in_the_docstring_is_the_tree(kind: type[DeployError]) -> None:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_errors_cross_process_borders_whole(kind: type[DeployError]) -> None:
-    extra = {"code": "size", "http_status": 413} if kind is WireError else {}
-    key = "hint" if kind is WireError else "remedy"
+    on_wire = kind in (WireError, ServiceError)
+    extra = {"code": "size", "http_status": 413} if on_wire else {}
+    key = "hint" if on_wire else "remedy"
     error = kind("broken", **{key: "mend it"}, **extra).at("here")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert type(again) is kind

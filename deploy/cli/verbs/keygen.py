@@ -76,7 +76,7 @@ def run(
 
 def text(document: Json) -> str:
     """Where they are, and which is which."""
-    from deploy.cli.text import bytes_text
+    from deploy.text import bytes_text
 
     found: dict[str, Any] = dict(document)  # type: ignore[arg-type]
     return (
