@@ -16,7 +16,7 @@ from deploy.registry import nearest
 if TYPE_CHECKING:
     from deploy.target import Target
 
-__all__ = ["describe_options", "parse_options"]
+__all__ = ["describe_options", "parse_options", "parse_settings"]
 
 
 def parse_options(
@@ -48,7 +48,23 @@ def parse_options(
             raise UsageError(f"--set {text} is not understood", remedy="write --set target.option=value")
         _check_target(name, targets, "--set")
         values[name][option] = _parse_value(value)
-    return {name: _validate(name, targets[name].options, values[name]) for name in targets}
+    return {name: _validate("target", name, targets[name].options, values[name]) for name in targets}
+
+
+def parse_settings(options: type[BaseModel], sets: Sequence[str], *, what: str, name: str) -> BaseModel:
+    """Build one set of options from "option=value" texts; `what` and `name` say whose they are.
+
+    Raises
+    ------
+    UsageError : an unknown option (with the nearest name), or a value that does not fit.
+    """
+    values = {}
+    for text in sets:
+        option, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text} is not understood", remedy="write --set option=value")
+        values[option] = _parse_value(value)
+    return _validate(what, name, options, values)
 
 
 def describe_options(options: type[BaseModel]) -> list[dict[str, Any]]:
@@ -95,11 +111,11 @@ def _parse_value(text: str) -> Any:
     return text
 
 
-def _validate(name: str, options: type[BaseModel], values: dict[str, Any]) -> BaseModel:
+def _validate(what: str, name: str, options: type[BaseModel], values: dict[str, Any]) -> BaseModel:
     for option in values:
         if option not in options.model_fields:
             raise UsageError(
-                f"target {name} has no option {option!r}", remedy=nearest(option, options.model_fields)
+                f"{what} {name} has no option {option!r}", remedy=nearest(option, options.model_fields)
             )
     try:
         return options.model_validate(values)

@@ -19,6 +19,7 @@ VERBS = {
     "keygen": "deploy.cli.verbs.keygen",
     "encrypt": "deploy.cli.verbs.encrypt",
     "decrypt": "deploy.cli.verbs.decrypt",
+    "simulate": "deploy.cli.verbs.simulate",
     "report": "deploy.cli.verbs.report",
     "compare": "deploy.cli.verbs.compare",
     "demo": "deploy.cli.verbs.demo",
