@@ -1,0 +1,407 @@
+"""From a network and its ranges to the cheapest plan whose error is small enough.
+
+The search is exhaustive over what matters: ring degree, family of chains (:mod:`fhe.plan.chain`), one or two inputs
+a slot, and the period of every layer's layout, the last by dynamic programming. Costs come from a fixed table, so the
+same request gives the same plan on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deploy.arrays import Array
+from deploy.errors import PlanError
+from fhe.network import PolynomialNetwork
+from fhe.noise import CERTAINTY, Sensitivity, logit_sigma, sensitivities_over
+from fhe.plan.chain import Arrangement, Chain, Shape, best_chain, levels_at, levels_needed, stage_noise
+from fhe.plan.expected import expect
+from fhe.plan.layout import Layout, power_of_two
+from fhe.plan.ledger import Ledger
+from fhe.plan.parameters import MAX_MODULUS_BITS, Parameters
+from fhe.plan.plan import Exchange, Plan, StagePlan
+from fhe.plan.prices import price
+from fhe.plan.stages import InputScaling, Ranges, Stage, exponents_of, reduce_network, stages_of
+from fhe.runtime.program import Program
+
+__all__ = ["PlanOptions", "plan_network", "program_of"]
+
+_DEGREES = (8192, 16384, 32768)
+_KEY_SECONDS_PER_BYTE = 2e-9
+"""What a byte of keys weighs against seconds of server time when latency is asked for: 1 MB counts as 2 ms."""
+
+
+class PlanOptions(BaseModel):
+    """What is asked of a plan."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    packing: Literal["latency", "interleaved"] = "latency"
+    rows: int = Field(default=4, ge=1, description="rows a request with packing=interleaved; a power of two")
+    objective: Literal["latency", "keys", "error"] = "latency"
+    logit_error: float = Field(
+        default=5e-3,
+        gt=0,
+        description="error of a logit that the bound must not exceed; logits beyond 64 allow more",
+    )
+    poly_modulus_degree: int | None = Field(default=None, description="pin the ring degree N")
+    coeff_modulus_bits: tuple[int, ...] | None = Field(default=None, description="pin the primes")
+    pairs: bool | None = Field(
+        default=None, description="two inputs in each complex slot; None: whichever is cheaper"
+    )
+    client_rotations: bool = Field(
+        default=False, description="the client sends its input rotated, which saves key switches"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """The network, made ready once."""
+
+    network: PolynomialNetwork
+    ranges: Ranges
+    scaling: InputScaling
+    exponents: tuple[Array, ...]
+    shape: Shape
+    options: PlanOptions
+    logit_range: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Draft:
+    """A ring degree, a family of chains and the cheapest packing for them; its error is not known yet."""
+
+    request: _Request
+    stages: tuple[Stage, ...]
+    sensitivities: list[Sensitivity]
+    n: int
+    rows: int
+    pairs: bool
+    tile: int
+    split: bool
+    arrangements: tuple[Arrangement, ...]
+    answer_period: int
+    seconds: float
+
+    @property
+    def positions(self) -> int:
+        """Slots of one row."""
+        return self.n // 2 // self.rows
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """A draft with its best chain, and the largest standard deviation of a logit."""
+
+    draft: _Draft
+    chain: Chain
+    sigma: float
+
+
+def plan_network(network: PolynomialNetwork, ranges: Ranges, options: PlanOptions | None = None) -> Plan:
+    """Choose parameters, scales, packing and keys for a network.
+
+    Parameters
+    ----------
+    network : affine layers with one polynomial per hidden unit.
+    ranges : where inputs, pre-activations and logits lie; they set exponents, headroom and the error estimate.
+    options : what is asked.
+
+    Raises
+    ------
+    PlanError : no parameters in the 128-bit table do it, with the numbers.
+    """
+    options = options or PlanOptions()
+    request = _prepare(network, ranges, options)
+    target = options.logit_error * max(1.0, request.logit_range / 64)
+    found: list[_Candidate] = []
+    for draft in sorted(_drafts(request), key=lambda draft: draft.seconds):
+        candidate = _with_chain(draft)
+        if candidate is not None:
+            found.append(candidate)
+            if options.objective != "error" and CERTAINTY * candidate.sigma <= target:
+                break
+    if not found:
+        raise _nothing_fits(request)
+    choice = min(found, key=lambda candidate: (candidate.sigma, candidate.draft.seconds))
+    within = CERTAINTY * choice.sigma <= target
+    if options.objective != "error" and CERTAINTY * found[-1].sigma <= target:
+        choice = found[-1]
+    notes = (
+        () if within else (f"no chain in the table reaches a logit error of {target:.2g}; this is the least error",)
+    )
+    return _finish(choice, network, notes)
+
+
+def program_of(plan: Plan, network: PolynomialNetwork) -> Program:
+    """The program of a plan, with the numbers of its network.
+
+    Raises
+    ------
+    PlanError : the plan was made for another network.
+    """
+    if network.sha256 != plan.network_sha256:
+        raise PlanError("the plan was made for another network", remedy="plan this network, or use its own plan")
+    exchange = plan.exchange
+    stages = stages_of(
+        reduce_network(network).network, exchange.scaling, plan.exponents, pairs=exchange.pairs, tile=exchange.tile
+    )
+    return Program(exchange, plan.stages, stages)
+
+
+def _prepare(network: PolynomialNetwork, ranges: Ranges, options: PlanOptions) -> _Request:
+    if len(ranges.preactivations) != len(network.coefficients) or len(ranges.inputs.low) != network.n_in:
+        raise PlanError(
+            f"ranges of {len(ranges.preactivations)} hidden layers and {len(ranges.inputs.low)} inputs do not go "
+            f"with a network of {len(network.coefficients)} and {network.n_in}"
+        )
+    if options.packing == "interleaved" and options.rows & (options.rows - 1):
+        raise PlanError(f"{options.rows} rows are interleaved", remedy="use a power of two")
+    reduced = reduce_network(network)
+    left = reduced.ranges(ranges)
+    exponents = tuple(exponents_of(box) for box in left.preactivations)
+    logit_range = float(max(left.logits.radius.max(), 2.0**-20))
+    powers = tuple((degree + 1) // 2 for degree in reduced.network.degrees)
+    return _Request(
+        reduced.network,
+        left,
+        InputScaling.for_box(left.inputs),
+        exponents,
+        Shape(powers, max(0, math.ceil(math.log2(logit_range)))),
+        options,
+        logit_range,
+    )
+
+
+def _degrees(request: _Request) -> tuple[int, ...]:
+    pinned = request.options.poly_modulus_degree
+    if pinned is None:
+        if request.options.coeff_modulus_bits is not None:
+            total = sum(request.options.coeff_modulus_bits)
+            return tuple(n for n in _DEGREES if MAX_MODULUS_BITS[n] >= total)
+        return _DEGREES
+    Parameters(poly_modulus_degree=pinned, coeff_modulus_bits=request.options.coeff_modulus_bits or (20, 20))
+    return (pinned,)
+
+
+def _drafts(request: _Request) -> Iterator[_Draft]:
+    options = request.options
+    rows = options.rows if options.packing == "interleaved" else 1
+    for pairs in (True, False) if options.pairs is None else (options.pairs,):
+        columns = -(-request.network.n_in // 2) if pairs else request.network.n_in
+        ready: dict[int, tuple[tuple[Stage, ...], list[Sensitivity]]] = {}
+        for n in _degrees(request):
+            positions = n // 2 // rows
+            if max(request.network.widths[1:]) > positions:
+                continue
+            tile = -(-columns // -(-columns // positions))
+            if tile not in ready:
+                stages = stages_of(request.network, request.scaling, request.exponents, pairs=pairs, tile=tile)
+                ready[tile] = stages, sensitivities_over(stages, request.ranges, request.exponents)
+            stages, sensitivities = ready[tile]
+            for split in (False, True) if request.shape.powers else (False,):
+                levels = levels_needed(request.shape, split=split)
+                if options.coeff_modulus_bits is not None:
+                    levels = max(levels, len(options.coeff_modulus_bits) - 1)
+                arranged = _arrange(request, stages, n, positions, levels_at(request.shape, levels, split=split))
+                if arranged is not None:
+                    yield _Draft(request, stages, sensitivities, n, rows, pairs, tile, split, *arranged)
+
+
+def _with_chain(draft: _Draft) -> _Candidate | None:
+    best = best_chain(
+        draft.n,
+        draft.request.shape,
+        draft.arrangements,
+        draft.positions,
+        draft.sensitivities,
+        split=draft.split,
+        pinned=draft.request.options.coeff_modulus_bits,
+    )
+    return None if best is None else _Candidate(draft, *best)
+
+
+def _arrange(
+    request: _Request, stages: Sequence[Stage], n: int, positions: int, levels: Sequence[int]
+) -> tuple[tuple[Arrangement, ...], int, float] | None:
+    """Periods of every layer by dynamic programming: arrangements, period of the answer, modelled cost."""
+    periods = [2**k for k in range(positions.bit_length())]
+    best: dict[int, tuple[float, tuple[Arrangement, ...]]] = {positions: (0.0, ())}
+    for index, stage in enumerate(stages):
+        reached: dict[int, tuple[float, tuple[Arrangement, ...]]] = {}
+        least = power_of_two(stage.rows)
+        for period, (cost, before) in best.items():
+            for rows_period in periods:
+                if rows_period < least or (index + 1 == len(stages) and rows_period > least):
+                    continue
+                layout = Layout.between(period, rows_period, stage.columns)
+                if layout is None:
+                    continue
+                arrangement, price_s = _cheapest(
+                    request, stage, layout, rows_period, n, positions, levels[index], index
+                )
+                total = cost + price_s
+                if rows_period not in reached or total < reached[rows_period][0]:
+                    reached[rows_period] = (total, (*before, arrangement))
+        best = reached
+    if not best:
+        return None
+    period, (cost, arrangements) = min(best.items(), key=lambda item: item[1][0])
+    return arrangements, period, cost
+
+
+def _cheapest(
+    request: _Request,
+    stage: Stage,
+    layout: Layout,
+    rows_period: int,
+    n: int,
+    positions: int,
+    level: int,
+    index: int,
+) -> tuple[Arrangement, float]:
+    streams = len(stage.matrices)
+    presented = request.options.client_rotations and index == 0
+    rotate, multiply = price("rotate", level, n), price("multiply_plain", level, n) + price("add", level, n)
+    key_s = _KEY_SECONDS_PER_BYTE * n * 8 * level * (level + 1)
+    if request.options.objective == "keys":
+        key_s *= 20
+    options = []
+    babies = 1
+    while babies <= layout.stride:
+        for chained in (False, True) if babies > 2 and not presented else (False,):
+            arrangement = Arrangement(layout, rows_period, babies, chained, stage.is_complex, streams)
+            giants = arrangement.giants
+            shared = 0 if presented else streams * (babies - 1)
+            switches = shared + giants - 1 + len(arrangement.folds(positions)) + int(stage.is_complex)
+            keys = (0 if presented else 1 if chained else babies - 1) + int(giants > 1)
+            keys += len(arrangement.folds(positions))
+            cost = switches * rotate + streams * layout.stride * multiply + keys * key_s
+            if index == 0:
+                sent = streams * (babies if presented else 1)
+                cost += sent * (price("load", level, n) + price("encrypt", level, n))
+            options.append((cost, babies, chained, arrangement))
+        babies *= 2
+    cost, _, _, arrangement = min(options, key=lambda option: option[:3])
+    return arrangement, cost
+
+
+def _finish(choice: _Candidate, network: PolynomialNetwork, notes: tuple[str, ...]) -> Plan:
+    draft, chain = choice.draft, choice.chain
+    request = draft.request
+    parameters = Parameters(poly_modulus_degree=draft.n, coeff_modulus_bits=chain.bits)
+    plans = _stage_plans(choice)
+    presented = request.options.client_rotations
+    exchange = Exchange(
+        parameters=parameters,
+        packing=request.options.packing,
+        rows=draft.rows,
+        n_in=request.network.n_in,
+        n_out=request.network.n_out,
+        pairs=draft.pairs,
+        input_layout=plans[0].layout,
+        tile=draft.tile,
+        client_rotations=min(plans[0].babies, plans[0].layout.stride) if presented else 1,
+        input_scale_bits=chain.input_bits,
+        offset=tuple(request.scaling.offset.tolist()),
+        exponents=tuple(request.scaling.exponents.tolist()),
+        answer_period=draft.answer_period,
+        answer_scale=1.0,
+        galois_elements=(),
+        relinearization=bool(request.shape.powers),
+    )
+    program = Program(exchange, plans, draft.stages)
+    ledger = Ledger(parameters.data_primes)
+    answer = program.run(ledger, [ledger.fresh(exchange.input_scale)] * exchange.request_ciphertexts)
+    exchange = exchange.model_copy(
+        update={"answer_scale": answer.scale, "galois_elements": galois_elements(ledger, draft.n)}
+    )
+    noise = stage_noise(chain, request.shape, draft.arrangements, exchange.positions)
+    if noise is None:
+        raise AssertionError("the chosen chain does not fit")
+    sigma = logit_sigma(draft.n, chain.bits[-1], noise, draft.sensitivities)
+    return Plan(
+        exchange=exchange,
+        network_sha256=network.sha256,
+        widths=request.network.widths,
+        hidden_exponents=tuple(tuple(row.tolist()) for row in request.exponents),
+        stages=plans,
+        sigma=tuple(sigma.tolist()),
+        bound=tuple((CERTAINTY * sigma).tolist()),
+        certainty=CERTAINTY,
+        ranges_kind="proved" if request.ranges.kind == "proved" else "estimated",
+        logit_range=2.0 ** (request.shape.logit_bits + 1),
+        expected=expect(exchange, ledger),
+        notes=notes,
+    )
+
+
+def galois_elements(ledger: Ledger, n: int) -> tuple[int, ...]:
+    """Galois elements of the rotations that were used: 3**step modulo 2N, and 2N - 1 for the conjugation."""
+    found = {pow(3, step % (n // 2), 2 * n) for step in ledger.rotations}
+    if ledger.conjugates:
+        found.add(2 * n - 1)
+    return tuple(sorted(found))
+
+
+def _stage_plans(choice: _Candidate) -> tuple[StagePlan, ...]:
+    draft = choice.draft
+    plans = []
+    for index, arrangement in enumerate(draft.arrangements):
+        last = index + 1 == len(draft.arrangements)
+        stage = draft.stages[index]
+        period = draft.answer_period
+        rows_layout = (
+            Layout(period=period, block=period, stride=period) if last else draft.arrangements[index + 1].layout
+        )
+        plans.append(
+            StagePlan(
+                layout=arrangement.layout,
+                rows_layout=rows_layout,
+                babies=arrangement.babies,
+                chained=arrangement.chained,
+                folds=arrangement.folds(draft.positions),
+                closing=arrangement.closing,
+                weight_scale_bits=choice.chain.weight_bits[index],
+                rescale=choice.chain.split and not last,
+                degree=stage.degree,
+                odd=stage.odd,
+            )
+        )
+    return tuple(plans)
+
+
+def _nothing_fits(request: _Request) -> PlanError:
+    widest = max(request.network.widths[1:])
+    options = request.options
+    needed = levels_needed(request.shape, split=False)
+    rows = options.rows if options.packing == "interleaved" else 1
+    degrees = _degrees(request) or _DEGREES[-1:]
+    slots = degrees[-1] // 2 // rows
+    if widest > slots:
+        return PlanError(
+            f"a layer of {widest} values, N={degrees[-1]} has {slots} slots for each of {rows} rows",
+            remedy="use a larger N or a narrower layer" if degrees[-1] < 32768 else "use a narrower layer",
+        )
+    if options.coeff_modulus_bits is not None:
+        have = len(options.coeff_modulus_bits) - 1
+        if have < needed:
+            return PlanError(
+                f"{len(request.shape.powers)} hidden layers need {needed} data primes, the chain "
+                f"{list(options.coeff_modulus_bits)} has {have}",
+                remedy="use a longer chain, or let the planner choose it",
+            )
+        return PlanError(
+            f"no scales fit the chain {list(options.coeff_modulus_bits)} "
+            f"with logits up to {request.logit_range:.3g}",
+            remedy="use larger primes, or let the planner choose them",
+        )
+    return PlanError(
+        f"{len(request.shape.powers)} hidden layers need {needed} data primes, which do not fit in the "
+        f"{MAX_MODULUS_BITS[degrees[-1]]} bits that the 128-bit table allows at N={degrees[-1]}",
+        remedy="use a larger N" if degrees[-1] < 32768 else "use fewer layers or a lower degree",
+    )

@@ -1,0 +1,243 @@
+"""The two sides of an encrypted inference.
+
+The client holds the secret key and knows parameters, packing and input scaling. The server holds the weights and
+computes with evaluation keys. Neither can do the other's part with what its archive holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deploy.arrays import Array
+from deploy.errors import DataError, WireError
+from deploy.interface import Interface
+from deploy.model.mlp import check_rows
+from deploy.target import KeyPair, Limits, Signature, Tensor
+from fhe.network import PolynomialNetwork
+from fhe.plan import Exchange, Plan, program_of
+from fhe.runtime.program import input_slots, read_answer
+from fhe.runtime.seal import EvaluationKeys, SealBackend, SealContext, load_stream, save_stream
+from fhe.wire.envelope import Kind, pack, unpack
+from fhe.wire.sizes import (
+    answer_bytes,
+    evaluation_key_bytes,
+    galois_keys_bytes,
+    relin_keys_bytes,
+    request_bytes,
+    secret_key_bytes,
+)
+from fhe.wire.streams import StreamKind, check_ciphertext, check_key_switching_keys, key_positions
+
+__all__ = ["CkksClientRole", "CkksServerRole", "limits_of"]
+
+
+def limits_of(exchange: Exchange) -> Limits:
+    """Exact byte caps: a longer request, answer or key file cannot be right."""
+    return Limits(
+        request_bytes=request_bytes(exchange),
+        answer_bytes=answer_bytes(exchange),
+        key_bytes=evaluation_key_bytes(exchange),
+        key_scope=exchange.key_scope,
+        rows_per_request=exchange.rows,
+    )
+
+
+class _Side:
+    """What both sides derive from the exchange."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.limits = limits_of(exchange)
+
+    @cached_property
+    def _context(self) -> SealContext:
+        return SealContext(self.exchange.parameters)
+
+    @property
+    def _request_kind(self) -> StreamKind:
+        parameters = self.exchange.parameters
+        return StreamKind(
+            parameters.poly_modulus_degree,
+            parameters.data_primes,
+            self._context.parms_ids[parameters.levels],
+            self.exchange.input_scale,
+            seeded=True,
+        )
+
+    @property
+    def _answer_kind(self) -> StreamKind:
+        parameters = self.exchange.parameters
+        return StreamKind(
+            parameters.poly_modulus_degree,
+            parameters.data_primes[:1],
+            self._context.parms_ids[1],
+            self.exchange.answer_scale,
+            seeded=False,
+        )
+
+
+class CkksServerRole(_Side):
+    """Computes on ciphertexts (:class:`deploy.target.ServerRole`).
+
+    Parameters
+    ----------
+    plan, network : what the server archive holds.
+    kept_bytes : plaintexts beyond so many bytes are encoded at each use.
+    """
+
+    def __init__(self, plan: Plan, network: PolynomialNetwork, *, kept_bytes: int = 2_000_000_000) -> None:
+        super().__init__(plan.exchange)
+        self.plan = plan
+        self.signature = Signature(Tensor("request", "BYTES", (1,)), Tensor("answer", "BYTES", (1,)))
+        self._program = program_of(plan, network)
+        self._plaintexts: dict[Hashable, Any] = {}
+        self._kept_bytes = kept_bytes
+
+    def check_key(self, path: Path) -> None:
+        """Check an uploaded key file: exact size, structure, every residue; no SEAL call."""
+        size = path.stat().st_size
+        if size > self.limits.key_bytes:
+            raise WireError(
+                f"{size} bytes of keys, {self.limits.key_bytes} expected",
+                code="envelope_size",
+                hint="upload the evaluation keys that keygen wrote, for this model",
+                http_status=413,
+            )
+        self._key_streams(path.read_bytes())
+
+    def load_key(self, path: Path) -> EvaluationKeys:
+        """Check once more and load into SEAL."""
+        galois_stream, relin_stream = self._key_streams(path.read_bytes())
+        seal, context = self._context.seal, self._context.context
+        galois = None if galois_stream is None else load_stream(seal.GaloisKeys(), context, galois_stream)
+        relin = None if relin_stream is None else load_stream(seal.RelinKeys(), context, relin_stream)
+        return EvaluationKeys(galois, relin)
+
+    def infer(self, request: bytes, key: object | None) -> bytes:
+        """Answer one request."""
+        if not isinstance(key, EvaluationKeys):
+            raise WireError("no evaluation keys", code="key_missing", hint="upload keys first", http_status=404)
+        kind = self._request_kind
+        count = self.exchange.request_ciphertexts
+        streams = unpack(request, Kind.REQUEST, self.exchange.key_scope, [kind.size] * count)
+        for index, stream in enumerate(streams):
+            check_ciphertext(stream, kind, what=f"ciphertext {index}")
+        inputs = [self._context.ciphertext(stream) for stream in streams]
+        answers = self._evaluate(inputs, key)
+        return pack(Kind.ANSWER, self.exchange.key_scope, [save_stream(answer) for answer in answers])
+
+    def _evaluate(self, inputs: list[Any], key: EvaluationKeys) -> list[Any]:
+        backend = SealBackend(self._context, key, self._plaintexts, kept_bytes=self._kept_bytes)
+        return [self._program.run(backend, inputs)]
+
+    def _key_streams(self, data: bytes) -> tuple[memoryview | None, memoryview | None]:
+        exchange = self.exchange
+        parameters = exchange.parameters
+        self._refuse_secrets(data)
+        sizes = [size for size in (galois_keys_bytes(exchange), relin_keys_bytes(exchange)) if size]
+        streams = unpack(data, Kind.EVALUATION_KEYS, exchange.key_scope, sizes)
+        galois = streams.pop(0) if exchange.galois_elements else None
+        relin = streams.pop(0) if exchange.relinearization else None
+        common: dict[str, Any] = {
+            "n": parameters.poly_modulus_degree,
+            "primes": parameters.primes,
+            "parms_id": self._context.key_parms_id,
+        }
+        if galois is not None:
+            positions = key_positions(exchange.galois_elements)
+            check_key_switching_keys(
+                galois, **common, index=parameters.poly_modulus_degree, positions=positions, what="Galois keys"
+            )
+        if relin is not None:
+            check_key_switching_keys(relin, **common, index=1, positions=[0], what="relinearisation key")
+        return galois, relin
+
+    def _refuse_secrets(self, data: bytes) -> None:
+        """A bare SEAL secret key, in any envelope or none, is named as what it is."""
+        parameters = self.exchange.parameters
+        size = secret_key_bytes(parameters.poly_modulus_degree, len(parameters.primes))
+        key_id = np.array(self._context.key_parms_id, dtype="<u8").tobytes()
+        if len(data) == size and data[16:48] == key_id:
+            raise WireError(
+                "this is a secret key", code="secret_key", hint="keep it; upload the evaluation keys instead"
+            )
+
+
+class CkksClientRole(_Side):
+    """Encrypts rows and decrypts answers (:class:`deploy.target.ClientRole`).
+
+    Parameters
+    ----------
+    exchange : what the client archive holds.
+    interface : guard, decision rule and names.
+    """
+
+    def __init__(self, exchange: Exchange, interface: Interface) -> None:
+        super().__init__(exchange)
+        self.interface = interface
+        self.guard = interface.guard
+        self.decision = interface.decision
+        self.features = interface.guard.features
+
+    def generate_keys(self) -> KeyPair:
+        """Make a secret key and just the evaluation keys that the plan needs, from the system's randomness."""
+        seal = self._context.seal
+        generator = seal.KeyGenerator(self._context.context)
+        streams = []
+        if self.exchange.galois_elements:
+            streams.append(save_stream(generator.create_galois_keys(list(self.exchange.galois_elements))))
+        if self.exchange.relinearization:
+            streams.append(save_stream(generator.create_relin_keys()))
+        scope = self.exchange.key_scope
+        secret = save_stream(generator.secret_key())
+        return KeyPair(pack(Kind.SECRET_KEY, scope, [secret]), pack(Kind.EVALUATION_KEYS, scope, streams), scope)
+
+    def encrypt(self, x: Array, secret: bytes | None) -> bytes:
+        """Encrypt up to `rows_per_request` rows (batch, n_in) into one request."""
+        exchange = self.exchange
+        rows = check_rows(x, exchange.n_in, self.interface.input_shape)
+        if not 1 <= len(rows) <= exchange.rows:
+            raise DataError(
+                f"{len(rows)} rows, a request carries 1 to {exchange.rows}",
+                remedy="split them over several requests",
+            )
+        encryptor = self._context.seal.Encryptor(self._context.context, self._secret(secret))
+        level, scale = exchange.parameters.levels, exchange.input_scale
+        streams = []
+        for slots in self._slots(rows):
+            plain = self._context.encode(slots, level, scale)
+            streams.append(save_stream(encryptor.encrypt_symmetric(plain)))
+        return pack(Kind.REQUEST, exchange.key_scope, streams)
+
+    def decrypt(self, answer: bytes, secret: bytes | None) -> Array:
+        """Logits (rows, n_out) of every row that a request carries; rows that were not sent are meaningless."""
+        exchange = self.exchange
+        kind = self._answer_kind
+        streams = unpack(answer, Kind.ANSWER, exchange.key_scope, [kind.size] * exchange.answer_ciphertexts)
+        decryptor = self._context.seal.Decryptor(self._context.context, self._secret(secret))
+        found = []
+        for index, stream in enumerate(streams):
+            check_ciphertext(stream, kind, what=f"answer {index}")
+            plain = self._context.seal.Plaintext()
+            decryptor.decrypt(self._context.ciphertext(stream), plain)
+            found.append(np.array(self._context.encoder.decode_complex(plain)))
+        return self._logits(found)
+
+    def _slots(self, rows: Array) -> list[Array]:
+        return input_slots(self.exchange, rows)
+
+    def _logits(self, slots: list[Array]) -> Array:
+        return read_answer(self.exchange, slots[0])
+
+    def _secret(self, secret: bytes | None) -> Any:
+        if secret is None:
+            raise DataError("no secret key", remedy="make one with keygen and pass it")
+        parameters = self.exchange.parameters
+        size = secret_key_bytes(parameters.poly_modulus_degree, len(parameters.primes))
+        (stream,) = unpack(secret, Kind.SECRET_KEY, self.exchange.key_scope, [size])
+        return load_stream(self._context.seal.SecretKey(), self._context.context, stream)

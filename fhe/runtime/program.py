@@ -1,0 +1,169 @@
+"""The one description of a run: plan and weights as a sequence of primitives, on any backend.
+
+Axes: ``slots``, ``positions`` (slots of one row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from deploy.arrays import Array
+from fhe.plan.plan import Exchange, StagePlan
+from fhe.plan.stages import Stage
+from fhe.runtime.backend import Backend, Operand
+
+__all__ = ["Program", "input_slots", "read_answer"]
+
+Ct = TypeVar("Ct")
+
+
+def input_slots(exchange: Exchange, x: Array) -> list[Array]:
+    """Slots of each ciphertext of a request, for rows x (rows, n_in): arrays (slots,).
+
+    Rows that are missing from a full request are rows of zeros after scaling.
+    """
+    scaled = np.zeros((exchange.rows, exchange.n_in))
+    scaled[: len(x)] = exchange.scaling(x)
+    entries: Array = scaled
+    if exchange.pairs:
+        half = exchange.columns
+        entries = scaled[:, :half].astype(np.complex128)
+        entries[:, : exchange.n_in - half] += 1j * scaled[:, half:]
+    where = exchange.input_layout.entries(exchange.positions)
+    found = []
+    for at in range(0, exchange.columns, exchange.tile):
+        tile = np.zeros((exchange.rows, exchange.input_layout.capacity), dtype=entries.dtype)
+        part = entries[:, at : at + exchange.tile]
+        tile[:, : part.shape[1]] = part
+        spread = tile[:, where]
+        found += [np.roll(spread, -step, axis=1).T.ravel() for step in range(exchange.client_rotations)]
+    return found
+
+
+def read_answer(exchange: Exchange, slots: Array) -> Array:
+    """Logits (rows, n_out) from the slots (slots,) of an answer: the mean over the places where each stands."""
+    table = slots.real.reshape(exchange.positions, exchange.rows)
+    outputs = np.arange(exchange.positions) % exchange.answer_period % exchange.n_out
+    return np.stack([table[outputs == o].mean(axis=0) for o in range(exchange.n_out)], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Plan and weights of one network.
+
+    Parameters
+    ----------
+    exchange : what the client sends.
+    plans, stages : how each product is done, and its numbers.
+    """
+
+    exchange: Exchange
+    plans: tuple[StagePlan, ...]
+    stages: tuple[Stage, ...]
+
+    def run(self, backend: Backend[Ct], inputs: Sequence[Ct]) -> Ct:
+        """From the ciphertexts of a request to the ciphertext of its answer."""
+        rotated = self.exchange.client_rotations
+        given = [list(inputs[at : at + rotated]) for at in range(0, len(inputs), rotated)]
+        for index, plan in enumerate(self.plans):
+            z = self._product(backend, index, given)
+            if plan.degree:
+                given = [[stream] for stream in self._powers(backend, index, z)]
+        return backend.lower(z, 1)
+
+    def _product(self, backend: Backend[Ct], index: int, given: Sequence[list[Ct]]) -> Ct:
+        plan = self.plans[index]
+        head = given[-1][0]
+        level, scale = backend.level(head), backend.scale(head) * 2.0**plan.weight_scale_bits
+        babies = [self._babies(backend, plan, stream) for stream in given]
+        total: Ct | None = None
+        for giant in reversed(range(plan.giants)):
+            if total is not None:
+                total = self._rotate(backend, total, plan.babies)
+            for stream, rotations in enumerate(babies):
+                for baby, rotation in enumerate(rotations):
+                    name = (index, stream, giant, baby)
+                    operand = self._diagonal(name, scale / backend.scale(rotation), level)
+                    if backend.is_zero(operand):
+                        continue
+                    term = backend.multiply_plain(rotation, operand)
+                    total = term if total is None else backend.add(total, term)
+        if total is None:
+            raise AssertionError("a product without any diagonal")
+        for step in plan.folds:
+            total = backend.add(total, self._rotate(backend, total, step))
+        if plan.closing:
+            total = backend.add(total, backend.conjugate(total))
+        total = backend.add_plain(total, self._bias(index, backend.scale(total), level))
+        return backend.rescale(total) if plan.rescale else total
+
+    def _rotate(self, backend: Backend[Ct], a: Ct, positions: int) -> Ct:
+        return backend.rotate(a, positions * self.exchange.rows)
+
+    def _babies(self, backend: Backend[Ct], plan: StagePlan, stream: list[Ct]) -> list[Ct]:
+        found = list(stream[: plan.babies])
+        for step in range(len(found), min(plan.babies, plan.layout.stride)):
+            start, by = (found[-1], 1) if plan.chained else (found[0], step)
+            found.append(self._rotate(backend, start, by))
+        return found
+
+    def _powers(self, backend: Backend[Ct], index: int, z: Ct) -> list[Ct]:
+        plan = self.plans[index]
+        square = backend.relinearize(backend.multiply(z, z))
+        first = square
+        if plan.odd:
+            scale = backend.scale(z)
+            unit = Operand((index, "i"), lambda: 1j, scale, backend.level(z))
+            first = backend.add(square, backend.multiply_plain(z, unit))
+        streams = [backend.rescale(first)]
+        if plan.streams_out > 1:
+            even = backend.rescale(square) if plan.odd else streams[0]
+            while len(streams) < plan.streams_out:
+                lowered = backend.lower(even, backend.level(streams[-1]))
+                product = backend.relinearize(backend.multiply(lowered, streams[-1]))
+                streams.append(backend.rescale(product))
+        return [backend.lower(stream, backend.level(streams[-1])) for stream in streams]
+
+    def _rows(self, index: int) -> Array:
+        """(positions,) row that stands at each position; -1 where none does."""
+        plan, rows = self.plans[index], self.stages[index].rows
+        entries = plan.rows_layout.entries(self.exchange.positions)
+        if not plan.degree:
+            return np.asarray(entries % rows)
+        return np.where(entries < rows, entries, -1)
+
+    def _diagonal(self, name: tuple[int, int, int, int], scale: float, level: int) -> Operand:
+        def slots() -> Array | None:
+            index, stream, giant, baby = name
+            plan, matrix = self.plans[index], self.stages[index].matrices[stream]
+            step = giant * plan.babies + baby
+            if step >= plan.layout.stride:
+                return None
+            rows = self._rows(index)
+            columns = np.roll(plan.layout.entries(self.exchange.positions), -step)
+            used = (rows >= 0) & (columns < matrix.shape[1])
+            values = np.where(used, matrix[np.where(used, rows, 0), np.where(used, columns, 0)], 0.0)
+            if (index, stream, step) == (index, 0, 0) and not self._has_weight(index):
+                values = np.full(len(values), 1.0 / scale)
+            elif not values.any():
+                return None
+            if plan.closing:
+                values = values / 2
+            return np.repeat(np.roll(values, giant * plan.babies), self.exchange.rows)
+
+        return Operand(name, slots, scale, level)
+
+    def _has_weight(self, index: int) -> bool:
+        return any(matrix.any() for matrix in self.stages[index].matrices)
+
+    def _bias(self, index: int, scale: float, level: int) -> Operand:
+        def slots() -> Array:
+            rows = self._rows(index)
+            values = np.where(rows >= 0, self.stages[index].bias[rows], 0.0)
+            return np.repeat(values, self.exchange.rows)
+
+        return Operand((index, "bias"), slots, scale, level)
