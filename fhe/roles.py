@@ -19,8 +19,8 @@ from deploy.interface import Interface
 from deploy.model.mlp import check_rows
 from deploy.target import KeyPair, Limits, Signature, Tensor
 from fhe.network import PolynomialNetwork
-from fhe.plan import Exchange, Plan, program_of
-from fhe.runtime.program import input_slots, read_answer
+from fhe.plan import Exchange, Plan
+from fhe.runtime.program import input_slots, program_of, read_answer
 from fhe.runtime.seal import EvaluationKeys, SealBackend, SealContext, load_stream, save_stream
 from fhe.wire.envelope import Kind, pack, unpack
 from fhe.wire.sizes import (

@@ -49,7 +49,7 @@ def ntt_primes(poly_modulus_degree: int, bits: Sequence[int]) -> tuple[int, ...]
     """The largest distinct primes of the given bit lengths that are 1 modulo 2N, in the order asked for.
 
     >>> ntt_primes(8192, [60, 60, 60])
-    (1152921504606830593, 1152921504606748673, 1152921504606683137)
+    (1152921504606683137, 1152921504606748673, 1152921504606830593)
     """
     step = 2 * poly_modulus_degree
     found: dict[int, list[int]] = {}

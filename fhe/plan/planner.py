@@ -10,9 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from deploy.arrays import Array
 from deploy.errors import PlanError
@@ -22,40 +19,18 @@ from fhe.plan.chain import Arrangement, Chain, Shape, best_chain, levels_at, lev
 from fhe.plan.expected import expect
 from fhe.plan.layout import Layout, power_of_two
 from fhe.plan.ledger import Ledger
+from fhe.plan.options import PlanOptions
 from fhe.plan.parameters import MAX_MODULUS_BITS, Parameters
 from fhe.plan.plan import Exchange, Plan, StagePlan
 from fhe.plan.prices import price
 from fhe.plan.stages import InputScaling, Ranges, Stage, exponents_of, reduce_network, stages_of
 from fhe.runtime.program import Program
 
-__all__ = ["PlanOptions", "plan_network", "program_of"]
+__all__ = ["plan_network"]
 
 _DEGREES = (8192, 16384, 32768)
 _KEY_SECONDS_PER_BYTE = 2e-9
 """What a byte of keys weighs against seconds of server time when latency is asked for: 1 MB counts as 2 ms."""
-
-
-class PlanOptions(BaseModel):
-    """What is asked of a plan."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    packing: Literal["latency", "interleaved"] = "latency"
-    rows: int = Field(default=4, ge=1, description="rows a request with packing=interleaved; a power of two")
-    objective: Literal["latency", "keys", "error"] = "latency"
-    logit_error: float = Field(
-        default=5e-3,
-        gt=0,
-        description="error of a logit that the bound must not exceed; logits beyond 64 allow more",
-    )
-    poly_modulus_degree: int | None = Field(default=None, description="pin the ring degree N")
-    coeff_modulus_bits: tuple[int, ...] | None = Field(default=None, description="pin the primes")
-    pairs: bool | None = Field(
-        default=None, description="two inputs in each complex slot; None: whichever is cheaper"
-    )
-    client_rotations: bool = Field(
-        default=False, description="the client sends its input rotated, which saves key switches"
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,22 +110,6 @@ def plan_network(network: PolynomialNetwork, ranges: Ranges, options: PlanOption
         () if within else (f"no chain in the table reaches a logit error of {target:.2g}; this is the least error",)
     )
     return _finish(choice, network, notes)
-
-
-def program_of(plan: Plan, network: PolynomialNetwork) -> Program:
-    """The program of a plan, with the numbers of its network.
-
-    Raises
-    ------
-    PlanError : the plan was made for another network.
-    """
-    if network.sha256 != plan.network_sha256:
-        raise PlanError("the plan was made for another network", remedy="plan this network, or use its own plan")
-    exchange = plan.exchange
-    stages = stages_of(
-        reduce_network(network).network, exchange.scaling, plan.exponents, pairs=exchange.pairs, tile=exchange.tile
-    )
-    return Program(exchange, plan.stages, stages)
 
 
 def _prepare(network: PolynomialNetwork, ranges: Ranges, options: PlanOptions) -> _Request:

@@ -27,7 +27,7 @@ def price(name: str, level: int, poly_modulus_degree: int) -> float:
     """Seconds of one primitive at `level` data primes on one core.
 
     >>> round(price("rotate", 2, 8192) * 1e6)
-    956
+    955
     """
     size = poly_modulus_degree / 8192
     ntt = _NTT_S * size * math.log2(poly_modulus_degree) / 13

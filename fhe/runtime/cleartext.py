@@ -29,8 +29,8 @@ class ClearValue:
 class Cleartext:
     """A backend (:class:`fhe.runtime.backend.Backend`) in double precision.
 
-    >>> backend = Cleartext(Parameters(poly_modulus_degree=1024, coeff_modulus_bits=(13, 14)))
-    >>> backend.rotate(backend.fresh(np.arange(512.0), 1.0), 1).slots[:2]
+    >>> backend = Cleartext(Parameters(poly_modulus_degree=4096, coeff_modulus_bits=(30, 31)))
+    >>> backend.rotate(backend.fresh(np.arange(2048.0), 1.0), 1).slots[:2]
     array([1., 2.])
     """
 

@@ -18,10 +18,10 @@ from deploy.interface import Interface
 from deploy.requirement import Requirement
 from deploy.target import EngineRun
 from fhe.network import PolynomialNetwork
-from fhe.plan import Plan, program_of
+from fhe.plan import Plan
 from fhe.roles import CkksClientRole, CkksServerRole
 from fhe.runtime.cleartext import Cleartext
-from fhe.runtime.program import input_slots, read_answer
+from fhe.runtime.program import input_slots, program_of, read_answer
 
 __all__ = ["TENSEAL", "CkksEngine", "run_in_clear"]
 

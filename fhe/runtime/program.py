@@ -12,11 +12,13 @@ from typing import TypeVar
 import numpy as np
 
 from deploy.arrays import Array
-from fhe.plan.plan import Exchange, StagePlan
-from fhe.plan.stages import Stage
+from deploy.errors import PlanError
+from fhe.network import PolynomialNetwork
+from fhe.plan.plan import Exchange, Plan, StagePlan
+from fhe.plan.stages import Stage, reduce_network, stages_of
 from fhe.runtime.backend import Backend, Operand
 
-__all__ = ["Program", "input_slots", "read_answer"]
+__all__ = ["Program", "input_slots", "program_of", "read_answer"]
 
 Ct = TypeVar("Ct")
 
@@ -167,3 +169,19 @@ class Program:
             return np.repeat(values, self.exchange.rows)
 
         return Operand((index, "bias"), slots, scale, level)
+
+
+def program_of(plan: Plan, network: PolynomialNetwork) -> Program:
+    """The program of a plan, with the numbers of its network.
+
+    Raises
+    ------
+    PlanError : the plan was made for another network.
+    """
+    if network.sha256 != plan.network_sha256:
+        raise PlanError("the plan was made for another network", remedy="plan this network, or use its own plan")
+    exchange = plan.exchange
+    stages = stages_of(
+        reduce_network(network).network, exchange.scaling, plan.exponents, pairs=exchange.pairs, tile=exchange.tile
+    )
+    return Program(exchange, plan.stages, stages)

@@ -10,9 +10,10 @@ from polynomials import Session, random_polynomial_network
 
 from deploy.model import Affine, Decision
 from fhe.network import PolynomialNetwork
-from fhe.plan import Layout, Plan, PlanOptions, Ranges, plan_network, program_of, reduce_network
+from fhe.plan import Layout, Plan, PlanOptions, Ranges, plan_network, reduce_network
 from fhe.plan.stages import InputScaling
 from fhe.runtime.engine import run_in_clear
+from fhe.runtime.program import program_of
 
 TINY = PlanOptions(poly_modulus_degree=8192)
 

@@ -1,0 +1,32 @@
+"""What a user may ask of a plan."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["PlanOptions"]
+
+
+class PlanOptions(BaseModel):
+    """What is asked of a plan."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    packing: Literal["latency", "interleaved"] = "latency"
+    rows: int = Field(default=4, ge=1, description="rows a request with packing=interleaved; a power of two")
+    objective: Literal["latency", "keys", "error"] = "latency"
+    logit_error: float = Field(
+        default=5e-3,
+        gt=0,
+        description="error of a logit that the bound must not exceed; logits beyond 64 allow more",
+    )
+    poly_modulus_degree: int | None = Field(default=None, description="pin the ring degree N")
+    coeff_modulus_bits: tuple[int, ...] | None = Field(default=None, description="pin the primes")
+    pairs: bool | None = Field(
+        default=None, description="two inputs in each complex slot; None: whichever is cheaper"
+    )
+    client_rotations: bool = Field(
+        default=False, description="the client sends its input rotated, which saves key switches"
+    )
