@@ -34,18 +34,18 @@ def convert_model(
     evidence = Evidence(model, model.check_rows(x))
     levels = options.levels // 2
     if options.method == "auto":
-        selection = select(evidence, Recipe(levels=levels, beam=options.beam), progress=progress)
-        layers, name = selection.best.layers, selection.best.name
+        selection = select(evidence, levels=levels, beam=options.beam, rng=rng, progress=progress)
+        network, name = selection.best.network, selection.best.name
         tried: list[Json] = [{"name": candidate.name, "kl": candidate.loss} for candidate in selection.tried]
     else:
         recipe = (
-            Recipe("feedback", levels=levels, beam=options.beam)
+            Recipe("feedback", levels=levels, beam=options.beam or 0)
             if options.method == "feedback"
             else _published(options)
         )
-        layers = quantize_network(evidence, [recipe] * len(model.affines))
-        name, tried = recipe.name, [{"name": recipe.name, "kl": evidence.loss(layers)}]
-    return TernaryDeployment(model, QuantizedMlp.of(layers), {"method": name, "tried": tried})
+        network = QuantizedMlp.of(quantize_network(evidence, [recipe] * len(model.affines)))
+        name, tried = recipe.name, [{"name": recipe.name, "kl": evidence.loss(network.layers)}]
+    return TernaryDeployment(model, network, {"method": name, "tried": tried})
 
 
 def _published(options: TernaryOptions) -> Recipe:

@@ -15,7 +15,7 @@ from deploy.model import Mlp
 from deploy.study import Study
 from deploy.target import Archives, Bound, Engine, Json, Panel
 from quantization.engines import NumpyEngine
-from quantization.files import BIASES, CODES, NETWORK, SCALES, read_network, write_network
+from quantization.files import BIASES, CODES, COLUMNS, NETWORK, SCALES, read_network, write_network
 from quantization.network import QuantizedMlp
 
 __all__ = ["TernaryDeployment", "load_deployment"]
@@ -74,7 +74,7 @@ class TernaryDeployment:
     def stored_bytes(self) -> int:
         """Bytes of codes, scales and biases on disk."""
         files = write_network(self.network)
-        return sum(len(files[name]) for name in (CODES, SCALES, BIASES))
+        return sum(len(files[name]) for name in (CODES, SCALES, BIASES, COLUMNS))
 
     @property
     def bits_per_weight(self) -> float:
@@ -100,6 +100,6 @@ def load_deployment(files: Mapping[str, bytes], model: Mlp) -> TernaryDeployment
     """Read back what :meth:`TernaryDeployment.files` gave."""
     return TernaryDeployment(
         model,
-        read_network({name: files[name] for name in (NETWORK, CODES, SCALES, BIASES)}),
+        read_network({name: files[name] for name in (NETWORK, CODES, SCALES, BIASES, COLUMNS)}),
         json.loads(files[REPORT]),
     )

@@ -5,6 +5,7 @@ ternary.json   shapes, grids, groups and the method of each layer; schema versio
 codes.bin      codes, plane after plane: base 3 for ternary, 4 bits up to 15 levels, int8 above
 scales.bin     float32, little-endian, plane after plane
 biases.bin     float32, little-endian, layer after layer
+columns.bin    int8 exponents of the column factors (powers of two), layer after layer, where a layer has them
 =============  ====================================================================================================
 
 The lengths of the three binary files follow from ``ternary.json``; anything else is refused.
@@ -26,9 +27,10 @@ from deploy.errors import BundleError
 from quantization.network import Plane, QuantizedLayer, QuantizedMlp
 from quantization.packing import pack_codes, packed_bytes, unpack_codes
 
-__all__ = ["BIASES", "CODES", "NETWORK", "SCALES", "read_network", "write_network"]
+__all__ = ["BIASES", "CODES", "COLUMNS", "NETWORK", "SCALES", "read_network", "write_network"]
 
 NETWORK, CODES, SCALES, BIASES = "ternary.json", "codes.bin", "scales.bin", "biases.bin"
+COLUMNS = "columns.bin"
 _SCHEMA: Literal[1] = 1
 _MAX_WEIGHTS = 1 << 31
 
@@ -46,6 +48,7 @@ class _Layer(BaseModel):
     n_out: int = Field(ge=1)
     n_in: int = Field(ge=1)
     planes: list[_Plane] = Field(min_length=1, max_length=8)
+    columns: bool = False
 
 
 class _Network(BaseModel):
@@ -64,6 +67,7 @@ def write_network(network: QuantizedMlp) -> dict[str, bytes]:
                 n_out=layer.shape[0],
                 n_in=layer.shape[1],
                 planes=[_Plane(levels=plane.levels, group=plane.group) for plane in layer.planes],
+                columns=layer.columns is not None,
             )
             for layer in network.layers
         ]
@@ -74,12 +78,17 @@ def write_network(network: QuantizedMlp) -> dict[str, bytes]:
         CODES: b"".join(pack_codes(plane.codes, plane.levels) for plane in planes),
         SCALES: b"".join(plane.scales.astype("<f4").tobytes() for plane in planes),
         BIASES: b"".join(layer.bias.astype("<f4").tobytes() for layer in network.layers),
+        COLUMNS: b"".join(
+            np.log2(layer.columns).astype(np.int8).tobytes()
+            for layer in network.layers
+            if layer.columns is not None
+        ),
     }
 
 
 def read_network(files: Mapping[str, bytes]) -> QuantizedMlp:
     """Read what :func:`write_network` wrote; raises :class:`deploy.errors.BundleError` on anything else."""
-    missing = [name for name in (NETWORK, CODES, SCALES, BIASES) if name not in files]
+    missing = [name for name in (NETWORK, CODES, SCALES, BIASES, COLUMNS) if name not in files]
     if missing:
         raise BundleError(f"{missing[0]} is missing")
     try:
@@ -90,7 +99,7 @@ def read_network(files: Mapping[str, bytes]) -> QuantizedMlp:
         raise BundleError(f"{first['msg']} at {where}", place=NETWORK) from None
     _check_shapes(document.layers)
     _check_lengths(document.layers, files)
-    codes, scales, biases = (BytesIO(files[name]) for name in (CODES, SCALES, BIASES))
+    codes, scales, biases, columns = (BytesIO(files[name]) for name in (CODES, SCALES, BIASES, COLUMNS))
     layers = []
     for item in document.layers:
         planes = []
@@ -109,7 +118,8 @@ def read_network(files: Mapping[str, bytes]) -> QuantizedMlp:
                 )
             )
         bias = _floats(biases.read(4 * item.n_out), BIASES)
-        layers.append(QuantizedLayer(tuple(planes), bias, item.method, item.name))
+        factors = 2.0 ** np.frombuffer(columns.read(item.n_in), np.int8) if item.columns else None
+        layers.append(QuantizedLayer(tuple(planes), bias, item.method, item.name, factors))
     return QuantizedMlp(tuple(layers))
 
 
@@ -132,6 +142,7 @@ def _check_lengths(layers: Sequence[_Layer], files: Mapping[str, bytes]) -> None
         CODES: sum(packed_bytes(item.n_out * item.n_in, form.levels) for item in layers for form in item.planes),
         SCALES: sum(4 * item.n_out * -(-item.n_in // form.group) for item in layers for form in item.planes),
         BIASES: sum(4 * item.n_out for item in layers),
+        COLUMNS: sum(item.n_in for item in layers if item.columns),
     }
     for name, size in expected.items():
         if len(files[name]) != size:

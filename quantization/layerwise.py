@@ -6,6 +6,7 @@ Axes: ``batch``, ``n_in``, ``n_out``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from deploy.arrays import Array
 from quantization.evidence import Evidence
 from quantization.network import QuantizedLayer
 from quantization.problem import repair_bias
-from quantization.recipe import Recipe, quantize_rows
+from quantization.recipe import Recipe, column_factors, quantize_rows
 
 __all__ = ["BiasRule", "quantize_layer", "quantize_network"]
 
@@ -35,26 +36,29 @@ def quantize_layer(
     affine = evidence.model.affines[index]
     exact = evidence.layer_input(index)
     last = index == len(evidence.model.affines) - 1
+    factors = column_factors(affine.weight, recipe.balance)
+    scaled = exact if factors is None else exact * factors
     planes = quantize_rows(
         recipe,
-        affine.weight,
-        exact,
-        exact if not done else seen,
+        affine.weight if factors is None else affine.weight / factors,
+        scaled,
+        scaled if not done else (seen if factors is None else seen * factors),
         row_weights=evidence.row_weights,
         output_weights=evidence.output_weights if last else None,
     )
-    plain = QuantizedLayer(planes, affine.bias, recipe.name, affine.name or f"layer {index}").rounded()
+    name = affine.name or f"layer {index}"
+    plain = QuantizedLayer(planes, affine.bias, recipe.name, name, factors).rounded()
     if bias == "keep":
         return plain
-    repaired = QuantizedLayer(
-        plain.planes,
-        repair_bias(affine.weight, affine.bias, plain.weight, exact, seen),
-        f"{plain.method}, bias repaired",
-        plain.name,
+    repaired = replace(
+        plain,
+        bias=repair_bias(affine.weight, affine.bias, plain.weight, exact, seen),
+        method=f"{plain.method}, bias repaired",
     ).rounded()
     if bias == "repair":
         return repaired
-    return repaired if evidence.loss([*done, repaired]) < evidence.loss([*done, plain]) else plain
+    probe = evidence.probe
+    return repaired if probe.loss([*done, repaired]) < probe.loss([*done, plain]) else plain
 
 
 def quantize_network(

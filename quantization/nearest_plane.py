@@ -24,6 +24,8 @@ from quantization.problem import LayerProblem
 __all__ = ["RowCodes", "better_rows", "refit", "round_with_feedback", "search_beam", "search_scales"]
 
 _BLOCK = 32
+_PORTION = 1 << 23
+"""Codes that are searched at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +79,28 @@ def search_scales(
     best = start if start is not None else _plain_start(problem, levels)
     for index in range(passes):
         width = multipliers if index == 0 else 1 + (multipliers - multipliers.mean()) / 4**index
-        scales = best.scale[:, None] * width
-        found = _best_of_grid(problem, round_with_feedback(problem, scales, levels))
-        best = better_rows(best, found)
+        best = better_rows(best, _search_grid(problem, best.scale[:, None] * width, levels))
     return best
+
+
+def _search_grid(problem: LayerProblem, scales: Array, levels: int) -> RowCodes:
+    """Best of a grid of scales (rows, grid) for each row, in portions that fit in memory."""
+    rows, grid = scales.shape
+    portion = max(1, _PORTION // (problem.weight.shape[1] * grid))
+    found = [
+        _best_of_grid(part, round_with_feedback(part, scales[begin : begin + portion], levels))
+        for begin in range(0, rows, portion)
+        for part in [problem.rows(slice(begin, begin + portion))]
+    ]
+    return (
+        found[0]
+        if len(found) == 1
+        else RowCodes(*(np.concatenate(field) for field in zip(*map(_fields, found), strict=True)))
+    )
+
+
+def _fields(rows: RowCodes) -> tuple[Array, Array, Array]:
+    return rows.codes, rows.scale, rows.error
 
 
 def _plain_start(problem: LayerProblem, levels: int) -> RowCodes:
@@ -148,7 +168,6 @@ def search_beam(
     for begin in range(0, rows, per_chunk):
         index = np.arange(begin, min(begin + per_chunk, rows))
         part = problem.rows(index)
-        part.__dict__["factor"] = problem.factor
         scales = start.scale[index, None] * multipliers
         found = _best_of_grid(part, _beam_codes(part, scales, levels, width))
         here = RowCodes(best.codes[index], best.scale[index], best.error[index])

@@ -85,15 +85,27 @@ class Plane:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedLayer:
-    """Planes and a bias (n_out,); `method` says which quantiser made it."""
+    """z = (Σ planes) (columns ⊙ h) + bias.
+
+    Parameters
+    ----------
+    planes : all of shape (n_out, n_in).
+    bias : (n_out,).
+    columns : (n_in,) powers of two that the inputs are multiplied by, or None for ones. Inside a network they cost
+        nothing, see :meth:`QuantizedMlp.of`.
+    method : which quantiser made it, for reports.
+    """
 
     planes: tuple[Plane, ...]
     bias: Array
     method: str = ""
     name: str = ""
+    columns: Array | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bias", frozen(self.bias, ndim=1))
+        if self.columns is not None:
+            object.__setattr__(self, "columns", frozen(self.columns, ndim=1))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -103,15 +115,20 @@ class QuantizedLayer:
 
     @cached_property
     def weight(self) -> Array:
-        """Sum of the planes: (n_out, n_in) float64, read-only."""
+        """Sum of the planes times the column factors: (n_out, n_in) float64, read-only."""
         total = self.planes[0].weight
         for plane in self.planes[1:]:
             total = total + plane.weight
-        return frozen(total)
+        return frozen(total if self.columns is None else total * self.columns)
 
     def __call__(self, h: Array) -> Array:
         """Apply to rows: (batch, n_in) -> (batch, n_out)."""
         return np.asarray(h @ self.weight.T + self.bias)
+
+    def times(self, factors: Array) -> QuantizedLayer:
+        """The layer whose outputs are multiplied by `factors` (n_out,) > 0."""
+        planes = tuple(replace(plane, scales=plane.scales * factors[:, None]) for plane in self.planes)
+        return replace(self, planes=planes, bias=self.bias * factors)
 
     def rounded(self) -> QuantizedLayer:
         """The same layer with scales and bias as float32 holds them; a scale that vanishes drops its codes."""
@@ -163,5 +180,15 @@ class QuantizedMlp:
 
     @classmethod
     def of(cls, layers: Sequence[QuantizedLayer]) -> QuantizedMlp:
-        """Put layers together as float32 holds them."""
-        return cls(tuple(layer.rounded() for layer in layers))
+        """Put layers together as float32 holds them.
+
+        Column factors c of a hidden layer move into the rows before it, since ``c relu(z) = relu(c z)`` for c >
+        0; only the first layer keeps its own, as a scaling of the network's inputs.
+        """
+        folded = list(layers)
+        for index in range(1, len(folded)):
+            factors = folded[index].columns
+            if factors is not None:
+                folded[index - 1] = folded[index - 1].times(factors)
+                folded[index] = replace(folded[index], columns=None)
+        return cls(tuple(layer.rounded() for layer in folded))

@@ -19,4 +19,9 @@ class TernaryOptions(BaseModel):
         description="auto keeps the best candidate by calibration KL; the others are one method, as published",
     )
     levels: Literal[3, 7, 15] = Field(3, description="levels of the grid: 3 is ternary")
-    beam: int = Field(0, ge=0, le=256, description="width of the K-best refinement, 0 for none")
+    beam: int | None = Field(
+        None,
+        ge=0,
+        le=256,
+        description="width of the K-best refinement, 0 for none; by default what the sizes allow",
+    )

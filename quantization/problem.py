@@ -78,9 +78,11 @@ class LayerProblem:
         difference = dense - self.target
         return np.asarray(np.einsum("ij,ij->i", difference @ self.hessian, difference))
 
-    def rows(self, index: Array) -> LayerProblem:
-        """The same problem for some rows only."""
-        return replace(self, weight=self.weight[index], target=self.target[index])
+    def rows(self, index: Array | slice) -> LayerProblem:
+        """The same problem for some rows only; the factor is shared."""
+        part = replace(self, weight=self.weight[index], target=self.target[index])
+        part.__dict__["factor"] = self.factor
+        return part
 
 
 def factorise(hessian: Array, order: Array) -> Factor:

@@ -28,7 +28,7 @@ from quantization.nearest_plane import RowCodes, search_beam, search_scales
 from quantization.network import Plane
 from quantization.problem import LayerProblem, pose_problem
 
-__all__ = ["Method", "Recipe", "quantize_rows"]
+__all__ = ["Method", "Recipe", "column_factors", "quantize_rows"]
 
 Method = Literal["absmean", "twn", "exact", "sign", "uniform", "feedback"]
 
@@ -55,6 +55,7 @@ class Recipe:
     beam : width of the K-best refinement, 0 for none.
     descent : sweeps of coordinate descent at the end.
     grid : scales that the first pass tries per row.
+    balance : exponent of the column norms that column factors take out: 0 for none, 1 for columns of equal norm.
     """
 
     method: Method = "feedback"
@@ -65,6 +66,7 @@ class Recipe:
     beam: int = 0
     descent: int = 4
     grid: int = 10
+    balance: float = 0.0
 
     @property
     def name(self) -> str:
@@ -76,12 +78,31 @@ class Recipe:
         parts = [f"feedback{2 * self.levels + 1}", f"damping {self.damping:g}", self.weighting]
         if self.beam:
             parts.append(f"beam {self.beam}")
+        if self.balance:
+            parts.append(f"columns balanced {self.balance:g}")
         return ", ".join(parts)
 
     @property
     def needs_rows(self) -> bool:
         """Whether the codes depend on calibration rows."""
         return self.method == "feedback"
+
+
+def column_factors(weight: Array, balance: float) -> Array | None:
+    """Powers of two near norm^balance of each column of weight (n_out, n_in), 1 in the geometric mean; None for 0.
+
+    A ternary row has one scale, so columns of unequal size (raw features with their standard deviations folded in)
+    cannot all be met; scaling the input instead is free inside a network and one exponent a feature in front of it.
+    """
+    if not balance:
+        return None
+    norms = np.sqrt((weight**2).mean(axis=0))
+    live = norms > 0
+    if not live.any():
+        return None
+    exponents = np.zeros(len(norms))
+    exponents[live] = balance * (np.log2(norms[live]) - np.log2(norms[live]).mean())
+    return np.asarray(2.0 ** np.clip(np.rint(exponents), -60, 60))
 
 
 def quantize_rows(
