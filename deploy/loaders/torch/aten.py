@@ -13,7 +13,8 @@ from deploy.arrays import Array
 from deploy.errors import LoadError
 from deploy.loaders import activations, linear
 from deploy.loaders.chain import Chain
-from deploy.loaders.relayout import one_row, relayout
+from deploy.loaders.relayout import one_row
+from deploy.loaders.relayout import relayout as relayout_moved
 from deploy.loaders.signal import Signal
 from deploy.loaders.tails import Tailed, decide, end_network, span_one_group
 from deploy.loaders.weights import check_broadcast, check_finite
@@ -88,6 +89,11 @@ def _numbers(value: object, axes: int, default: int) -> list[int]:
 # Relayout
 
 
+def relayout(value: Value, change: Callable[[Array], Array]) -> Value:
+    """A relayout of a constant, or of a value that depends on the input."""
+    return change(value) if isinstance(value, np.ndarray) else relayout_moved(value, change)
+
+
 @operator("alias", "contiguous", "clone", "detach", "lift_fresh_copy", "lift_fresh", "to", "_to_copy", "type_as")
 @operator("float", "double", "half", "bfloat16", "requires_grad", "identity")
 def _same(context: Context, arguments: Arguments) -> Value:
@@ -153,15 +159,7 @@ def _transpose(context: Context, arguments: Arguments) -> Value:
 
 @operator("t", "numpy_T")
 def _t(context: Context, arguments: Arguments) -> Value:
-    value = arguments["self"]
-    return value.T if isinstance(value, np.ndarray) else relayout(value, np.transpose)
-
-
-OPERATORS["permute"] = lambda context, arguments: (
-    np.transpose(arguments["self"], arguments["dims"])
-    if isinstance(arguments["self"], np.ndarray)
-    else _permute(context, arguments)
-)
+    return relayout(arguments["self"], np.transpose)
 
 
 @operator("size", "sym_size", takes_tail=True)
@@ -186,6 +184,52 @@ def _getitem(context: Context, arguments: Arguments) -> Value:
 @operator("NumToTensor", "Int", "ScalarImplicit", "item", "detach_int")
 def _number(context: Context, arguments: Arguments) -> Value:
     return next(iter(arguments.values()))
+
+
+@operator("dim", takes_tail=True)
+def _rank(context: Context, arguments: Arguments) -> Value:
+    return len(arguments["self"].shape)
+
+
+@operator("len")
+def _length(context: Context, arguments: Arguments) -> Value:
+    return len(next(iter(arguments.values())))
+
+
+@operator("__getitem__")
+def _item(context: Context, arguments: Arguments) -> Value:
+    items, index = arguments.values()
+    return items[int(index)]
+
+
+def _compare(choose: Callable[[Any, Any], bool]) -> Lower:
+    def lower(context: Context, arguments: Arguments) -> Value:
+        first, second = arguments.values()
+        if not all(isinstance(value, int | float | str | None) for value in (first, second)):
+            raise LoadError("compares values that depend on the network's input")
+        return choose(first, second)
+
+    return lower
+
+
+for _name, _choose in {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "__and__": lambda a, b: a and b,
+    "__or__": lambda a, b: a or b,
+    "__is__": lambda a, b: a is b,
+    "__isnot__": lambda a, b: a is not b,
+}.items():
+    OPERATORS[_name] = _compare(_choose)
+
+
+@operator("__not__")
+def _not(context: Context, arguments: Arguments) -> Value:
+    return not next(iter(arguments.values()))
 
 
 @operator("slice")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from deploy.loaders.result import Loaded, Settings
 from deploy.loaders.signal import Signal
 from deploy.loaders.tails import Tailed, close_tail, mid_network
 from deploy.loaders.torch.aten import OPERATORS, TAIL_OPERATORS, Context, Value
+from deploy.loaders.torch.patterns import join_activations
 from deploy.loaders.torch.program import Call, Program, Reference
 
 __all__ = ["lower_program"]
@@ -21,6 +23,7 @@ __all__ = ["lower_program"]
 
 def lower_program(program: Program, settings: Settings) -> Loaded:
     """Build the layers of a program, or raise :class:`LoadError` naming the node."""
+    program = join_activations(program)
     if settings.input_shape is not None:
         plans = [Plan((1, *settings.input_shape), 0)]
     else:
@@ -52,13 +55,7 @@ def _lower(program: Program, plan: Plan, settings: Settings) -> Loaded:
     chain = Chain(limit=settings.max_parameters)
     context = Context(chain, plan.batch)
     values: dict[str, Any] = {**program.constants, program.input: chain.input(plan.shape)}
-    for call in _live(program):
-        try:
-            results = _evaluate(context, call, values)
-        except LoadError as error:
-            raise error.at(call.label) from None
-        for name, value in zip(call.outputs, results, strict=False):
-            values[name] = value
+    _run(context, _live(program), values)
     outputs: list[tuple[str, Signal | Tailed | Array]] = []
     for name in program.outputs:
         value = values.get(name)
@@ -74,6 +71,27 @@ def _lower(program: Program, plan: Plan, settings: Settings) -> Loaded:
     return Loaded(chain, ending, row_shape(plan.shape), notes=program.notes)
 
 
+def _run(context: Context, calls: Sequence[Call], values: dict[str, Any]) -> None:
+    """Lower calls in order, entering their results into `values`."""
+    for call in calls:
+        try:
+            results = _choose(context, call, values) if call.op == "If" else _evaluate(context, call, values)
+        except LoadError as error:
+            raise error if error.place.startswith("node ") else error.at(call.label) from None
+        for name, value in zip(call.outputs, results, strict=False):
+            values[name] = value
+
+
+def _choose(context: Context, call: Call, values: dict[str, Any]) -> tuple[Value, ...]:
+    """Follow the branch of a condition on ranks and sizes, which are known."""
+    (condition,) = (_resolve(value, values) for value in call.arguments.values())
+    if not isinstance(condition, bool):
+        raise LoadError("branches on a value that depends on the input", remedy="trace the module")
+    calls, results = call.branches[0 if condition else 1]
+    _run(context, calls, values)
+    return tuple(_resolve(result, values) for result in results)
+
+
 def _live(program: Program) -> list[Call]:
     """The calls that the outputs depend on, in order."""
     needed = set(program.outputs)
@@ -81,8 +99,18 @@ def _live(program: Program) -> list[Call]:
     for call in reversed(program.calls):
         if needed.intersection(call.outputs):
             live.append(call)
-            needed.update(reference.name for reference in _references(list(call.arguments.values())))
+            needed.update(_needs(call))
     return live[::-1]
+
+
+def _needs(call: Call) -> set[str]:
+    """Names of the values that a call and its branches read."""
+    names = {reference.name for reference in _references(list(call.arguments.values()))}
+    for calls, results in call.branches:
+        names.update(result.name for result in results)
+        for inner in calls:
+            names.update(_needs(inner))
+    return names
 
 
 def _references(value: object) -> list[Reference]:

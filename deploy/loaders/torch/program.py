@@ -30,11 +30,13 @@ class Call:
     op : name without namespace and overload, for instance "linear" or "add".
     arguments : by the operator's own argument names; tensors and sizes are references.
     outputs : names of the results.
+    branches : of an "If", the calls and results where its condition holds, and where it does not.
     """
 
     op: str
     arguments: Mapping[str, Any]
     outputs: tuple[str, ...]
+    branches: tuple[tuple[Sequence[Call], tuple[Reference, ...]], ...] = ()
 
     @property
     def label(self) -> str:

@@ -38,34 +38,55 @@ def trace_script(module: Any) -> Program:
     torch = require("torch", extra="torch")
     frozen = torch.jit.freeze(module.eval(), optimize_numerics=False)
     graph = frozen.graph
-    inputs = list(graph.inputs())[1:]
-    used = [value for value in inputs if list(value.uses())]
+    used = [value for value in list(graph.inputs())[1:] if list(value.uses())]
     if len(used) != 1:
         raise LoadError(f"{len(used)} inputs that matter", remedy="supported is one input tensor")
-    constants: dict[str, Any] = {}
-    literals: dict[str, Any] = {}
-    calls: list[Call] = []
-    for node in graph.nodes():
-        kind = node.kind()
-        outputs = tuple(value.debugName() for value in node.outputs())
-        if kind == "prim::Constant":
-            value = node.output().toIValue()
-            if isinstance(value, torch.Tensor):
-                constants[outputs[0]] = as_array(value, f"constant {outputs[0]}")
-            else:
-                literals[outputs[0]] = value
-            continue
-        if kind in ("prim::If", "prim::Loop", "prim::CallFunction", "prim::CallMethod"):
-            raise LoadError(f"{kind} depends on the input", place=f"node {outputs[:1]}", remedy="trace the module")
-        names = _argument_names(torch, node)
-        given = [value.debugName() for value in node.inputs()]
-        arguments = {
-            name: literals[value] if value in literals else Reference(value)
-            for name, value in zip(names, given, strict=False)
-        }
-        calls.append(Call(kind.partition("::")[2], arguments, outputs))
+    reader = _Reader(torch)
+    calls = reader.read_block(graph)
     results = _unpack(calls, [value.debugName() for value in graph.outputs()])
-    return Program(calls, constants, used[0].debugName(), None, results)
+    return Program(calls, reader.constants, used[0].debugName(), None, results)
+
+
+class _Reader:
+    """Reads blocks of a graph; constants of all blocks are collected by name."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self.constants: dict[str, Any] = {}
+        self._literals: dict[str, Any] = {}
+
+    def read_block(self, block: Any) -> list[Call]:
+        """The calls of a block, in order."""
+        calls: list[Call] = []
+        for node in block.nodes():
+            kind = node.kind()
+            outputs = tuple(value.debugName() for value in node.outputs())
+            if kind == "prim::Constant":
+                self._read_constant(outputs[0], node)
+                continue
+            if kind in ("prim::Loop", "prim::CallFunction", "prim::CallMethod"):
+                raise LoadError(f"{kind} is not supported", place=f"node {node.kind()}", remedy="trace the module")
+            arguments = {
+                name: self._argument(value.debugName())
+                for name, value in zip(_argument_names(self._torch, node), node.inputs(), strict=False)
+            }
+            branches = tuple(
+                (self.read_block(inner), tuple(Reference(value.debugName()) for value in inner.outputs()))
+                for inner in node.blocks()
+            )
+            calls.append(Call(kind.partition("::")[2], arguments, outputs, branches))
+        return calls
+
+    def _read_constant(self, name: str, node: Any) -> None:
+        value = node.output().toIValue()
+        is_tensor = isinstance(value, self._torch.Tensor)
+        if is_tensor:
+            self.constants[name] = as_array(value, f"constant {name}")
+        else:
+            self._literals[name] = value
+
+    def _argument(self, name: str) -> Any:
+        return self._literals[name] if name in self._literals else Reference(name)
 
 
 def _argument_names(torch: Any, node: Any) -> list[str]:
