@@ -58,5 +58,5 @@ def decrypt_answer(
         envelope = open_envelope(element, kind="answer", scope=keys.scope, key_id=bytes.fromhex(keys.key_id))
         if asked is not None and envelope.subject != open_envelope(asked[number], kind="request").digest:
             raise WireError(f"element {number} answers another request", code="bad_answer", hint="send it again")
-        parts.append(role.decrypt(envelope.payload, keys.secret))
+        parts.append(role.decrypt(envelope.payload, keys.secret)[:1])
     return np.concatenate(parts)

@@ -206,9 +206,9 @@ class Session:
                 raise WireError(f"{len(answers)} answers to {len(elements)} questions", code="bad_answer")
             for answer, element, chunk in zip(answers, elements, chunks, strict=True):
                 logits = self.decrypt(model, answer, request=element)
-                if logits.shape != (len(chunk), model.interface.n_out):
+                if logits.shape[1:] != (model.interface.n_out,) or len(logits) < len(chunk):
                     raise WireError(f"logits of shape {logits.shape} for {len(chunk)} rows", code="bad_answer")
-                parts.append(logits)
+                parts.append(logits[: len(chunk)])  # an element may have room for more rows than were sent
         return np.concatenate(parts)
 
     def encrypt(self, model: _Model, rows: Array) -> bytes:

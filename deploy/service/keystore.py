@@ -282,15 +282,7 @@ class KeyStore:
 
     def _transact(self, work: Callable[[sqlite3.Connection], _Result]) -> _Result:
         if self._database is None:
-            database = sqlite3.connect(
-                self.folder / "index.sqlite", timeout=30.0, isolation_level=None, check_same_thread=False
-            )
-            self._database = database
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = NORMAL")
-            if database.execute("PRAGMA quick_check").fetchone() != ("ok",):
-                raise _damaged("quick_check failed")
-            database.executescript(_SCHEMA)
+            self._database = _open_index(self.folder / "index.sqlite")
         database = self._database
         if database.in_transaction:
             return work(database)
@@ -383,6 +375,28 @@ class Upload:
     def _close(self) -> None:
         with contextlib.suppress(OSError):
             self._file.close()
+
+
+def _open_index(path: Path) -> sqlite3.Connection:
+    """Open the index; raises :class:`sqlite3.DatabaseError` where it is damaged."""
+    database = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
+    try:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY":
+                raise
+            # Only a file that is no WAL index (any more) needs a lock for this: it was cut down under another server.
+            raise _damaged("no index, and in use") from None
+        database.execute("PRAGMA synchronous = NORMAL")
+        if database.execute("PRAGMA quick_check").fetchone() != ("ok",):
+            raise _damaged("quick_check failed")
+        database.executescript(_SCHEMA)
+        database.execute("PRAGMA busy_timeout = 30000")
+    except BaseException:
+        database.close()
+        raise
+    return database
 
 
 def _damaged(cause: str) -> sqlite3.DatabaseError:
