@@ -1,0 +1,151 @@
+"""Which fit to keep, by cross-validation inside the calibration rows.
+
+The rule, fixed before any held-out row is read: among the candidates that are within one standard error (paired, over
+the same rows) of the best, take the one closest to least squares. Then finish it (keep every calibration decision
+that can be kept, moving as little as possible) unless cross-validation says that this costs more than one standard
+error.
+
+Axes: ``batch``, ``candidates``, ``parameters``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploy.arrays import Array
+from fhe.separation.candidates import AUTO, Candidate, finish, fit_candidates
+from fhe.separation.lift import Lift
+from fhe.separation.targets import Targets
+
+if TYPE_CHECKING:
+    from deploy.progress import Progress
+
+__all__ = ["Folds", "Scored", "Selection", "make_folds", "select_fit"]
+
+MANY_ROWS = 20_000
+"""Above this many rows one split is enough, and no more rows than this are fitted in it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Folds:
+    """Pairs of rows to fit on and rows to judge on."""
+
+    pairs: tuple[tuple[Array, Array], ...]
+
+
+def make_folds(rows: int, rng: np.random.Generator, *, judged: Array | None = None, folds: int = 5) -> Folds:
+    """Split `rows` rows at random: `folds` folds, or one split where rows abound.
+
+    Parameters
+    ----------
+    judged : indices of the rows that may be judged on (the network was not trained on them), or None for all.
+    """
+    order = rng.permutation(rows)
+    allowed = np.ones(rows, dtype=bool)
+    if judged is not None:
+        allowed[:] = False
+        allowed[judged] = True
+    if rows > MANY_ROWS:
+        fitted = max(rows // 2, rows - MANY_ROWS) if rows < 2 * MANY_ROWS else MANY_ROWS
+        pairs = [(np.sort(order[:fitted]), np.sort(order[fitted:]))]
+    else:
+        parts = np.array_split(order, min(folds, rows))
+        pairs = [
+            (np.sort(np.concatenate(parts[:i] + parts[i + 1 :])), np.sort(parts[i])) for i in range(len(parts))
+        ]
+    return Folds(tuple((fit, judge[allowed[judge]]) for fit, judge in pairs if allowed[judge].any() and len(fit)))
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """How a candidate did on rows that it was not fitted on."""
+
+    candidate: Candidate
+    agreement: float
+    standard_error: float
+    distance: float
+    behind: float
+    behind_error: float
+
+    @property
+    def admissible(self) -> bool:
+        """Within one standard error of the best."""
+        return self.behind <= self.behind_error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """What cross-validation found.
+
+    Parameters
+    ----------
+    table : every candidate's score.
+    picked : the candidate to keep.
+    finish : whether to finish it.
+    finished_agreement : cross-validated agreement of the pick when finished.
+    rows : how many judgements each score is made of.
+    """
+
+    table: tuple[Scored, ...]
+    picked: Candidate
+    finish: bool
+    finished_agreement: float
+    rows: int
+
+
+def select_fit(
+    lift: Lift,
+    targets: Targets,
+    anchor: Array,
+    folds: Folds,
+    *,
+    gamma: float,
+    progress: Progress,
+    candidates: tuple[Candidate, ...] = AUTO,
+) -> Selection:
+    """Cross-validate all candidates and apply the rule of this module; deterministic given the folds."""
+    right: dict[Candidate, list[Array]] = {candidate: [] for candidate in candidates}
+    distance = dict.fromkeys(candidates, 0.0)
+    kept: list[dict[Candidate, Array]] = []
+    with progress.stage("cross-validate fits", len(folds.pairs)) as advance:
+        for fitted, judged in folds.pairs:
+            share = len(fitted) / len(lift)
+            fits = fit_candidates(
+                lift.take(fitted), targets.take(fitted), anchor, candidates, share=share, max_steps=10
+            )
+            there, wanted = lift.take(judged), targets.take(judged)
+            for candidate, fit in fits.items():
+                right[candidate].append(wanted.agrees(there.at(fit.parameters).scores))
+                distance[candidate] += float(np.linalg.norm(fit.parameters - anchor)) / len(folds.pairs)
+            kept.append({candidate: fit.parameters for candidate, fit in fits.items()})
+            advance(1)
+    votes = {candidate: np.concatenate(parts) for candidate, parts in right.items()}
+    picked, table = _pick(votes, distance)
+    finished = []
+    for (fitted, judged), parameters in zip(folds.pairs, kept, strict=True):
+        share = len(fitted) / len(lift)
+        fit = finish(lift.take(fitted), targets.take(fitted), parameters[picked], gamma=gamma, share=share)
+        finished.append(targets.take(judged).agrees(lift.take(judged).at(fit.parameters).scores))
+    after = np.concatenate(finished)
+    loss, error = _difference(votes[picked], after)
+    return Selection(table, picked, loss <= error, float(after.mean()), len(after))
+
+
+def _difference(first: Array, second: Array) -> tuple[float, float]:
+    """Mean of first - second over the rows, and its standard error."""
+    apart = first.astype(np.float64) - second
+    return float(apart.mean()), float(apart.std() / np.sqrt(len(apart)))
+
+
+def _pick(votes: dict[Candidate, Array], distance: dict[Candidate, float]) -> tuple[Candidate, tuple[Scored, ...]]:
+    best = max(votes, key=lambda candidate: (votes[candidate].mean(), -distance[candidate]))
+    table = []
+    for candidate, mine in votes.items():
+        behind, error = _difference(votes[best], mine)
+        spread = float(mine.std() / np.sqrt(len(mine)))
+        table.append(Scored(candidate, float(mine.mean()), spread, distance[candidate], behind, error))
+    picked = min((row for row in table if row.admissible), key=lambda row: row.distance).candidate
+    return picked, tuple(table)

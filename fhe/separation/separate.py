@@ -1,0 +1,198 @@
+"""From a ReLU network and calibration rows to the polynomial network that decides alike.
+
+Axes: ``batch``, ``n_in``, ``n_out``, ``units``, ``parameters``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from deploy.arrays import Array
+from deploy.model import Mlp
+from deploy.progress import SILENT, Progress
+from fhe.network import PolynomialNetwork
+from fhe.options import CkksOptions
+from fhe.separation.candidates import climb, finish, fit_candidates
+from fhe.separation.chain import HiddenLayer, assemble_network, prepare_chain
+from fhe.separation.deep import DeepLift
+from fhe.separation.lift import Lift, UnitLift
+from fhe.separation.losses import Divergence
+from fhe.separation.newton import Fit, minimise_anchored
+from fhe.separation.selection import Selection, make_folds, select_fit
+from fhe.separation.targets import Targets
+
+__all__ = ["Problem", "Separation", "separate"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """A network to replace, prepared on its calibration rows.
+
+    Parameters
+    ----------
+    model : the ReLU network, at least one hidden layer.
+    layers : its hidden layers.
+    lift : the rows in the space of the coefficients.
+    targets : the decisions to keep.
+    anchor : least-squares parameters.
+    """
+
+    model: Mlp
+    layers: tuple[HiddenLayer, ...]
+    lift: Lift
+    targets: Targets
+    anchor: Array
+
+    @classmethod
+    def prepare(cls, model: Mlp, x: Array, *, degree: int) -> Problem:
+        """Sort units, build bases, fit by least squares; x (batch, n_in)."""
+        layers, seen = prepare_chain(model, x, degree)
+        targets = Targets.of(model.decision, model.logits(x))
+        features = layers[0].features(seen[0])
+        if len(layers) > 1:
+            deep = DeepLift(tuple(layers), seen[0], features)
+            return cls(model, tuple(layers), deep, targets, deep.anchor())
+        layer = layers[0]
+        lift = UnitLift(features, layer.after.weight[:, layer.free], layer.unmoved(seen[0]))
+        return cls(
+            model, tuple(layers), lift, targets, np.append(layer.anchor.ravel(), np.zeros(layer.after.n_out))
+        )
+
+    def network(self, parameters: Array) -> PolynomialNetwork:
+        """The polynomial network at these parameters."""
+        if isinstance(self.lift, DeepLift):
+            parts = self.lift.split(parameters)
+        else:
+            count = self.layers[0].anchor.size
+            parts = [(parameters[:count].reshape(self.layers[0].anchor.shape), parameters[count:])]
+        tables = [layer.polynomials(mine) for layer, (mine, _) in zip(self.layers, parts, strict=True)]
+        return assemble_network(self.model, tables, [shift for _, shift in parts])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Separation:
+    """What the separation found.
+
+    Parameters
+    ----------
+    network : the polynomial network.
+    fit : the fit that was kept, in words.
+    report : everything that people are told, JSON only.
+    """
+
+    network: PolynomialNetwork
+    fit: str
+    report: dict[str, Any] = field(default_factory=dict)
+
+
+def separate(
+    model: Mlp,
+    x: Array,
+    options: CkksOptions,
+    *,
+    rng: np.random.Generator,
+    progress: Progress = SILENT,
+) -> Separation:
+    """Replace every ReLU by a polynomial so that the decisions on `x` (batch, n_in) are kept.
+
+    Deterministic given the arguments: linear algebra runs on one thread, because sums that are split over threads
+    depend on their number. The activations "square" are kept exactly.
+    """
+    with threadpool_limits(1):
+        return _separate(model, x, options, rng=rng, progress=progress)
+
+
+def _separate(
+    model: Mlp, x: Array, options: CkksOptions, *, rng: np.random.Generator, progress: Progress
+) -> Separation:
+    if not model.activations:
+        network = PolynomialNetwork(model.affines, (), model.decision)
+        return Separation(network, "exact: no hidden layer", {"fit": "none"})
+    problem = Problem.prepare(model, x, degree=options.degree)
+    report = _unit_report(problem)
+    if model.decision.rule == "value" or problem.lift.size == problem.layers[-1].after.n_out:
+        return Separation(problem.network(problem.anchor), "least-squares", report)
+    parameters, name = _fit(problem, options, rng, progress, report)
+    return Separation(problem.network(parameters), name, report)
+
+
+def _fit(
+    problem: Problem, options: CkksOptions, rng: np.random.Generator, progress: Progress, report: dict[str, Any]
+) -> tuple[Array, str]:
+    lift, targets, anchor = problem.lift, problem.targets, problem.anchor
+    if options.fit == "least-squares" or not targets.counts.any():
+        return anchor, "least-squares"
+    if options.fit == "anchored":
+        fit = climb(lift, targets, anchor, gamma=options.gamma, strength=options.strength)
+        return fit.parameters, f"hinge gamma {options.gamma:g} C {options.strength:g}"
+    if options.fit == "kl":
+        kl = minimise_anchored(lift, Divergence.of(targets), anchor=anchor, strength=1.0)
+        return kl.parameters, "kl lambda 1"
+    judged = _rows_to_judge(options.selection_rows, len(targets))
+    folds = make_folds(len(targets), rng, judged=judged, folds=5 if lift.linear else 3)
+    selection = select_fit(lift, targets, anchor, folds, gamma=options.gamma, progress=progress)
+    report["selection"] = _selection_report(selection)
+    with progress.stage("fit", 2) as advance:
+        best = _fit_picked(problem, selection)
+        advance(1)
+        if selection.finish:
+            best = finish(lift, targets, best.parameters, gamma=options.gamma)
+        advance(1)
+    return best.parameters, selection.picked.name + (", finished" if selection.finish else "")
+
+
+def _fit_picked(problem: Problem, selection: Selection) -> Fit:
+    lift, targets, anchor = problem.lift, problem.targets, problem.anchor
+    picked = selection.picked
+    if picked.kind == "hinge":
+        return climb(lift, targets, anchor, gamma=picked.gamma, strength=picked.strength, tolerance=1e-4)
+    return fit_candidates(lift, targets, anchor, (picked,), max_steps=30)[picked]
+
+
+def _rows_to_judge(text: str | None, rows: int) -> Array | None:
+    if text is None:
+        return None
+    low, high = text.split(":")
+    return np.arange(rows)[int(low or 0) : int(high) if high else rows]
+
+
+def _unit_report(problem: Problem) -> dict[str, Any]:
+    return {
+        "rows": len(problem.targets),
+        "tied_rows": problem.targets.tied_rows,
+        "parameters": problem.lift.size,
+        "units": [
+            {
+                "units": len(layer.free),
+                "fitted": int(layer.free.sum()),
+                "dead": int(np.count_nonzero(~layer.free & ~layer.exact.any(axis=1))),
+                "always_on": int(np.count_nonzero(~layer.free & layer.exact[:, 1:].any(axis=1))),
+                "constant": int(np.count_nonzero((layer.exact[:, 0] != 0) & ~layer.exact[:, 1:].any(axis=1))),
+            }
+            for layer in problem.layers
+        ],
+    }
+
+
+def _selection_report(selection: Selection) -> dict[str, Any]:
+    return {
+        "rule": "closest to least squares within one paired standard error of the best",
+        "judgements": selection.rows,
+        "picked": selection.picked.name,
+        "finished": selection.finish,
+        "finished_agreement": selection.finished_agreement,
+        "candidates": [
+            {
+                "fit": row.candidate.name,
+                "agreement": row.agreement,
+                "standard_error": row.standard_error,
+                "distance": row.distance,
+                "admissible": row.admissible,
+            }
+            for row in selection.table
+        ],
+    }
