@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import re
 import struct
 import tokenize
@@ -97,7 +98,7 @@ def read_rows(
         raise DataError(
             f"array of type {x.dtype} and shape {x.shape}", place=str(path), remedy="give numbers, one row a sample"
         )
-    x = x.reshape(len(x), -1).astype(np.float64)
+    x = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
     if divide_by != 1.0:
         x /= divide_by
     x.flags.writeable = False
