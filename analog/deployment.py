@@ -24,6 +24,7 @@ from analog.netlist import Hold, Netlist, UserOpAmp, write_netlist
 from analog.netlist.op_amp import IDEAL_OP_AMP, OpAmpCard
 from analog.options import CircuitOptions
 from analog.solve import NativePlan, plan_circuit
+from analog.studies import Subject, circuit_studies
 from deploy.arrays import Array
 from deploy.cost import Quantity
 from deploy.errors import BundleError
@@ -103,8 +104,15 @@ class CircuitDeployment:
         return {engine.name: RealEngine(engine) for engine in made}
 
     def studies(self) -> Mapping[str, Study]:
-        """None yet."""
-        return {}
+        """Everything that :mod:`analog.studies` offers for this circuit."""
+        subject = Subject(
+            circuit=self.plan.circuit,
+            conditions=self.plan.conditions,
+            model=self.model,
+            amplifier_W=self.options.amplifier_watts,
+            op_amp=op_amp_card(self.options),
+        )
+        return circuit_studies(subject)
 
     @property
     def amplifier_watts(self) -> float:

@@ -42,9 +42,20 @@ class Case:
 class Study(Protocol):
     """What ``simulate BUNDLE STUDY`` runs. Instances must be picklable."""
 
-    summary: str
-    options: type[BaseModel]
-    columns: tuple[Column, ...]
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        ...
+
+    @property
+    def options(self) -> type[BaseModel]:
+        """What ``--set NAME=VALUE`` takes."""
+        ...
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Every column of the table; each row has exactly these."""
+        ...
 
     def cases(self, options: Any, rng: np.random.Generator) -> Iterator[Case]:
         """List the cases; the same options and seed give the same cases in the same order."""

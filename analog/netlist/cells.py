@@ -20,9 +20,9 @@ from analog.netlist.names import legal_name
 from analog.netlist.op_amp import OpAmpCard
 from deploy.arrays import Array
 
-__all__ = ["Cells", "group_cells"]
+__all__ = ["CELL_ROLES", "Cells", "group_cells"]
 
-_CELL_ROLES = ("gain", "series", "load", "clamp", "rectifier", "op-amp", "positive rail", "negative rail")
+CELL_ROLES = ("gain", "series", "load", "clamp", "rectifier", "op-amp", "positive rail", "negative rail")
 _PORT_ROLES = ("sum", "hidden", "mirror", "logit", "positive rail", "negative rail")
 """Nodes that other layers may read stay outside, so that cells of one layer keep one shape."""
 _KINDS = {"resistors": "r", "vcvs": "e", "vccs": "g", "diodes": "d", "op_amps": "x"}
@@ -124,7 +124,7 @@ class Cells:
 def group_cells(circuit: Circuit) -> Cells:
     """Find the cells of a circuit; a unit with one element of its own is left flat."""
     members: dict[tuple[int, int], list[_Element]] = defaultdict(list)
-    roles = [ROLES.index(role) for role in _CELL_ROLES]
+    roles = [ROLES.index(role) for role in CELL_ROLES]
     for kind in _KINDS:
         origin = getattr(circuit, kind).origin
         chosen = np.isin(origin["role"], roles) & (origin["layer"] >= 0) & (origin["unit"] >= 0)
