@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -57,7 +58,7 @@ def build_routes(settings: ServiceSettings) -> FastAPI:
 
 
 def describe_api() -> dict[str, object]:
-    """The OpenAPI document that docs/openapi.json publishes."""
+    """The OpenAPI document; ``python -m deploy.service.app > docs/openapi.json`` publishes it."""
     return build_routes(ServiceSettings()).openapi()
 
 
@@ -117,3 +118,7 @@ def _version() -> str:
         return version("relu-deploy")
     except PackageNotFoundError:
         return "unknown"
+
+
+if __name__ == "__main__":
+    print(json.dumps(describe_api(), indent=1))
