@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from deploy.dataset import Calibration
-    from deploy.model import Model
+    from deploy.model import Equilibrium, Model
     from deploy.progress import Progress
     from deploy.target import ClientRole, Deployment, ServerRole
 
@@ -39,21 +39,30 @@ class CircuitTarget:
     options: type[BaseModel] = CircuitOptions
 
     def accepts(self, model: Model, options: Any) -> Refusal | None:
-        """Take feed-forward ReLU chains."""
-        if model.kind != "mlp":
-            return Refusal("equilibrium networks are not compiled yet", "use a feed-forward network")
+        """Take feed-forward ReLU chains and equilibrium networks."""
+        if model.kind == "equilibrium":
+            return self._accepts_equilibrium(model, options)
         squares = [index for index, activation in enumerate(model.activations) if activation != "relu"]
         if squares:
             return Refusal(
                 f"activation {squares[0]} is a square, a diode gives ReLU", "convert the network with ReLU"
             )
-        weights = sum(layer.weight.size for layer in model.affines)
-        if weights > MAX_WEIGHTS:
+        return _refuse_size(sum(layer.weight.size for layer in model.affines))
+
+    def _accepts_equilibrium(self, model: Equilibrium, options: Any) -> Refusal | None:
+        if options.cell != "clamp":
             return Refusal(
-                f"{weights} weights would be as many resistors, the limit is {MAX_WEIGHTS}",
-                "prune the network first",
+                f"an equilibrium network clamps its nodes, it has no {options.cell} cell", "use cell clamp"
             )
-        return None
+        if options.realisation == "doubled":
+            from analog.compile.equilibrium import dominant_scaling
+
+            if dominant_scaling(model.W) is None:
+                return Refusal(
+                    "W: no diagonal scaling makes sym(I - W) dominant, resistors alone cannot carry it",
+                    "use realisation controlled, which takes active parts",
+                )
+        return _refuse_size(model.parameters)
 
     def predict_cost(self, model: Model, options: Any, *, calibration: Calibration | None) -> tuple[Quantity, ...]:
         """Parts, from the shapes."""
@@ -86,3 +95,11 @@ class CircuitTarget:
     def commands(self) -> Mapping[str, Command]:
         """None of its own."""
         return {}
+
+
+def _refuse_size(weights: int) -> Refusal | None:
+    if weights <= MAX_WEIGHTS:
+        return None
+    return Refusal(
+        f"{weights} weights would be as many resistors, the limit is {MAX_WEIGHTS}", "prune the network first"
+    )

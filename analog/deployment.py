@@ -14,8 +14,7 @@ import numpy as np
 
 from analog.bill_of_materials import bill_of_materials, round_resistors, write_bill_csv
 from analog.circuit import Circuit
-from analog.compile.cascade import compile_cascade
-from analog.compile.design_file import Design, read_design, write_design
+from analog.compile.design_file import Design, compile_design, read_design, write_design
 from analog.conditions import Conditions
 from analog.e_series import Series
 from analog.engines import OperatingPointEngine, ProcessEngine, PySpiceEngine, RealEngine, SweepEngine
@@ -174,7 +173,7 @@ class CircuitDeployment:
 
 def build_circuit(design: Design, options: CircuitOptions) -> Circuit:
     """Compile a design, resistors rounded where a series was asked for."""
-    circuit = compile_cascade(design)
+    circuit = compile_design(design)
     return circuit if options.e_series == "none" else round_resistors(circuit, options.e_series)
 
 

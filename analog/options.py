@@ -51,6 +51,11 @@ class CircuitOptions(BaseModel):
         description="your own op-amp for netlists and SPICE runs: a whole .subckt … .ends block whose pins are "
         "non-inverting, inverting, positive supply, negative supply, output",
     )
+    realisation: Literal["auto", "doubled", "controlled"] = Field(
+        "auto",
+        description="symmetric part of an equilibrium network: doubled (resistors alone, where they exist), controlled "
+        "(transconductances), auto prefers doubled",
+    )
     e_series: Literal["none", "E3", "E6", "E12", "E24", "E48", "E96", "E192"] = Field(
         "none", description="round every resistor to this series"
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from analog.compile.equilibrium import dominant_scaling
 from analog.options import CircuitOptions
 from deploy.cost import Quantity
-from deploy.model import Mlp, Model
+from deploy.model import Equilibrium, Mlp, Model
 
 __all__ = ["predict_parts"]
 
@@ -14,7 +15,7 @@ __all__ = ["predict_parts"]
 def predict_parts(model: Model, options: CircuitOptions) -> tuple[Quantity, ...]:
     """Resistors of weights, biases, pads and cells; diodes; active parts. Estimated: compensation fills zeros."""
     if not isinstance(model, Mlp):
-        return ()
+        return _predict_equilibrium(model, options)
     weights = sum(
         int(np.count_nonzero(layer.weight)) + int(np.count_nonzero(layer.bias)) for layer in model.affines
     )
@@ -26,4 +27,21 @@ def predict_parts(model: Model, options: CircuitOptions) -> tuple[Quantity, ...]
         Quantity("resistors", weights + rows + cell_resistors, "", "estimated"),
         Quantity("diodes", units, "", "exact"),
         Quantity("active_parts", active, "", "exact"),
+    )
+
+
+def _predict_equilibrium(model: Equilibrium, options: CircuitOptions) -> tuple[Quantity, ...]:
+    n = len(model.b)
+    symmetric, skew = np.triu(model.W + model.W.T, 1), np.triu(model.W - model.W.T, 1)
+    resisted, crossed = int(np.count_nonzero(symmetric > 0)), int(np.count_nonzero(symmetric < 0))
+    gyrators = int(np.count_nonzero(skew))
+    doubled = options.realisation != "controlled" and dominant_scaling(model.W) is not None
+    sides = 2 if doubled else 1
+    inputs = int(np.count_nonzero(model.U)) + int(np.count_nonzero(model.V))
+    couplings = 2 * (resisted + crossed) if doubled else resisted
+    active = 2 * n + sides * n + 2 * sides * gyrators + (0 if doubled else 2 * crossed)
+    return (
+        Quantity("resistors", inputs + couplings + 2 * n + 2 * model.n_out, "", "estimated"),
+        Quantity("diodes", sides * n, "", "exact"),
+        Quantity("active_parts", active, "", "estimated"),
     )

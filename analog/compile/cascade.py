@@ -17,6 +17,7 @@ from analog.build import CircuitBuilder
 from analog.circuit import GROUND, Circuit, origins
 from analog.compile.cells import Cell
 from analog.compile.parts import Parts
+from analog.compile.rails import add_clamp_rail, add_input_rails, buffer_rails
 from analog.compile.summing import Rails, Summing, add_summing_rows, plan_summing
 from deploy.arrays import Array
 
@@ -60,7 +61,7 @@ def compile_cascade(design: CascadeDesign, *, title: str = "ReLU cascade") -> Ci
     """Build the circuit of a design."""
     parts = design.parts
     wires = CircuitBuilder(title)
-    rails = _inputs(wires, design)
+    rails = add_input_rails(wires, design.input_volts_per_unit, parts.bias_rail_V)
     for layer, cells in enumerate(design.layers):
         rails = _hidden_layer(wires, rails, cells, parts, layer)
     depth = len(design.layers)
@@ -81,26 +82,6 @@ def compile_cascade(design: CascadeDesign, *, title: str = "ReLU cascade") -> Ci
         names=[f"logit {k}" for k in range(len(design.readout_bias))],
     )
     return wires.build(outputs=outputs, n_in=len(design.input_volts_per_unit), volts_per_unit=1 / summing.gain)
-
-
-def _inputs(wires: CircuitBuilder, design: CascadeDesign) -> Rails:
-    n_in = len(design.input_volts_per_unit)
-    index = np.arange(n_in)
-    plus = wires.nodes([f"x{j}" for j in range(n_in)], origins("positive rail", n_in, unit=index))
-    minus = wires.nodes([f"x{j} inverted" for j in range(n_in)], origins("negative rail", n_in, unit=index))
-    for nodes, sign in ((plus, 1), (minus, -1)):
-        wires.voltage_source(
-            nodes,
-            GROUND,
-            0.0,
-            input=index,
-            per_unit=sign * design.input_volts_per_unit,
-            origin=origins("input", n_in, source=index, sign=sign),
-        )
-    bias = wires.nodes(["bias rail", "bias rail inverted"], origins("bias rail", 2, sign=[1, -1]))
-    volts = design.parts.bias_rail_V * np.array([1.0, -1.0])
-    wires.voltage_source(bias, GROUND, volts, origin=origins("bias rail", 2, sign=[1, -1]))
-    return Rails(plus, minus, int(bias[0]), int(bias[1]))
 
 
 def _hidden_layer(wires: CircuitBuilder, rails: Rails, cells: CellLayer, parts: Parts, layer: int) -> Rails:
@@ -128,23 +109,11 @@ def _hidden_layer(wires: CircuitBuilder, rails: Rails, cells: CellLayer, parts: 
     wires.vcvs(amplified, GROUND, sums, GROUND, summing.gain, mark("gain"))
     if parts.cell.kind == "shunt":
         hidden = amplified
-        wires.diode(_clamp_rail(wires, cells, layer), sums, parts.cell.diode, mark("clamp"))
+        wires.diode(add_clamp_rail(wires, cells.rail_V, layer), sums, parts.cell.diode, mark("clamp"))
     else:
         hidden = wires.nodes(named("hidden"), mark("hidden"))
         _add_cells(wires, parts.cell, cells, amplified, hidden, layer)
-    plus = wires.nodes(named("positive"), mark("positive rail"))
-    minus = wires.nodes(named("negative"), mark("negative rail"))
-    wires.vcvs(plus, GROUND, hidden, GROUND, 1.0, mark("positive rail", 1))
-    wires.vcvs(minus, GROUND, hidden, GROUND, -1.0, mark("negative rail", -1))
-    return Rails(plus, minus, rails.bias_plus, rails.bias_minus)
-
-
-def _clamp_rail(wires: CircuitBuilder, cells: CellLayer, layer: int) -> int:
-    if cells.rail_V == 0.0:
-        return GROUND
-    rail = wires.node(f"layer {layer} clamp rail", origins("clamp rail", 1, layer=layer))
-    wires.voltage_source(rail, GROUND, cells.rail_V, origin=origins("clamp rail", 1, layer=layer))
-    return rail
+    return buffer_rails(wires, hidden, rails, layer=layer)
 
 
 def _add_cells(
@@ -157,7 +126,7 @@ def _add_cells(
 
     if cell.kind == "clamp":
         wires.resistor(amplified, hidden, cell.series_ohm, mark("series"))
-        wires.diode(_clamp_rail(wires, cells, layer), hidden, cell.diode, mark("clamp"))
+        wires.diode(add_clamp_rail(wires, cells.rail_V, layer), hidden, cell.diode, mark("clamp"))
         return
     wires.resistor(hidden, GROUND, cell.load_ohm, mark("load"))
     if cell.kind == "series":
