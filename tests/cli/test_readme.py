@@ -1,0 +1,57 @@
+"""What the README shows works as it is shown."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.cli.app import find_command
+from deploy.cli.verb import as_verb
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [
+    ROOT / name
+    for name in (
+        "README.md",
+        "docs/README.md",
+        "docs/architecture.md",
+        "docs/adding-a-target.md",
+        "docs/reference/json.md",
+    )
+]
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(example.splitlines()) <= 11
+    found = subprocess.run(
+        [sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert (tmp_path / "digits.bundle" / "manifest.json").is_file()
+    for line in found.stdout.splitlines():
+        assert float(line.split()[1]) > 0.9, line
+
+
+def test_every_command_shown_has_its_options() -> None:
+    lines = [line for line in README.splitlines() if line.startswith("relu-deploy ")]
+    assert len(lines) >= 5
+    for line in lines:
+        verb, *arguments = shlex.split(line)[1:]
+        command = find_command(verb)
+        assert command is not None, verb
+        known = {name for option in as_verb(verb, command).params for name in option.opts}
+        assert {argument for argument in arguments if argument.startswith("-")} <= known, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_ours_leads_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / target).exists(), target
