@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-__all__ = ["CkksOptions", "Family", "Fit", "Packing"]
+from fhe.plan.options import PlanOptions
+
+__all__ = ["CkksOptions", "Family", "Fit"]
 
 Family = Literal["shared", "per-unit", "head"]
 Fit = Literal["auto", "least-squares", "anchored", "kl", "soft", "rch", "nu", "exact"]
-Packing = Literal["latency", "interleaved", "throughput"]
 
 
-class CkksOptions(BaseModel):
-    """Options of the ``ckks`` target; ``--set ckks.NAME=VALUE``."""
+class CkksOptions(PlanOptions):
+    """Options of the ``ckks`` target, those of its plan among them; ``--set ckks.NAME=VALUE``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -58,8 +59,3 @@ class CkksOptions(BaseModel):
         None, description="the box every input lies in, if you can promise one, for bounds that are proved"
     )
     baselines: bool = Field(False, description="also fit and print the usual polynomial replacements")
-    packing: Packing = Field(
-        "latency",
-        description="latency: one row a ciphertext; interleaved: several; throughput: one row a slot, "
-        "thousands a request",
-    )

@@ -14,9 +14,13 @@ class PlanOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    packing: Literal["latency", "interleaved"] = "latency"
+    packing: Literal["latency", "interleaved"] = Field(
+        default="latency", description="latency: one row a ciphertext; interleaved: several rows a ciphertext"
+    )
     rows: int = Field(default=4, ge=1, description="rows a request with packing=interleaved; a power of two")
-    objective: Literal["latency", "keys", "error"] = "latency"
+    objective: Literal["latency", "keys", "error"] = Field(
+        default="latency", description="what the plan makes small: server time, evaluation keys or logit error"
+    )
     logit_error: float = Field(
         default=5e-3,
         gt=0,

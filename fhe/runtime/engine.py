@@ -23,7 +23,7 @@ from fhe.roles import CkksClientRole, CkksServerRole
 from fhe.runtime.cleartext import Cleartext
 from fhe.runtime.program import input_slots, program_of, read_answer
 
-__all__ = ["TENSEAL", "CkksEngine", "run_in_clear"]
+__all__ = ["TENSEAL", "CkksEngine", "ClearEngine", "run_in_clear"]
 
 TENSEAL = Requirement("tenseal", 'pip install "relu-deploy[ckks]"', module="tenseal")
 
@@ -40,6 +40,28 @@ def run_in_clear(plan: Plan, network: PolynomialNetwork, x: Array) -> Array:
         answer = program.run(backend, inputs)
         found.append(read_answer(exchange, answer.slots)[: len(rows)])
     return np.concatenate(found)
+
+
+class ClearEngine:
+    """The plan's own steps on plaintext slots: what packing alone does to the numbers."""
+
+    requires: Requirement | None = None
+
+    def __init__(self, plan: Plan, network: PolynomialNetwork) -> None:
+        self._plan = plan
+        self._network = network
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def run(self, x: Array) -> EngineRun:
+        """Run rows (batch, n_in)."""
+        start = time.perf_counter()
+        logits = run_in_clear(self._plan, self._network, x)
+        return EngineRun(logits=logits, seconds={"client": 0.0, "server": time.perf_counter() - start})
 
 
 class CkksEngine:

@@ -5,6 +5,7 @@ Axes: ``batch``, ``n_in``, ``n_out``, ``units``, ``parameters``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,7 @@ from fhe.separation.lift import Lift, UnitLift
 from fhe.separation.losses import Divergence
 from fhe.separation.newton import Fit, minimise_anchored
 from fhe.separation.selection import Selection, make_folds, select_fit
-from fhe.separation.targets import Targets
+from fhe.separation.targets import Targets, orient_logits
 
 __all__ = ["Problem", "Separation", "separate"]
 
@@ -48,10 +49,9 @@ class Problem:
     anchor: Array
 
     @classmethod
-    def prepare(cls, model: Mlp, x: Array, *, degree: int) -> Problem:
+    def prepare(cls, model: Mlp, x: Array, targets: Targets, *, degree: int) -> Problem:
         """Sort units, build bases, fit by least squares; x (batch, n_in)."""
         layers, seen = prepare_chain(model, x, degree)
-        targets = Targets.of(model.decision, model.logits(x))
         features = layers[0].features(seen[0])
         if len(layers) > 1:
             deep = DeepLift(tuple(layers), seen[0], features)
@@ -80,13 +80,18 @@ class Separation:
     Parameters
     ----------
     network : the polynomial network.
-    fit : the fit that was kept, in words.
-    report : everything that people are told, JSON only.
+    report : everything that people are told, JSON only; "fit" names the fit that was kept.
+    certificates : file of each certificate by name.
     """
 
     network: PolynomialNetwork
-    fit: str
-    report: dict[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any]
+    certificates: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def fit(self) -> str:
+        """The fit that was kept, in words."""
+        return str(self.report["fit"])
 
 
 def separate(
@@ -109,15 +114,39 @@ def separate(
 def _separate(
     model: Mlp, x: Array, options: CkksOptions, *, rng: np.random.Generator, progress: Progress
 ) -> Separation:
-    if not model.activations:
-        network = PolynomialNetwork(model.affines, (), model.decision)
-        return Separation(network, "exact: no hidden layer", {"fit": "none"})
-    problem = Problem.prepare(model, x, degree=options.degree)
-    report = _unit_report(problem)
-    if model.decision.rule == "value" or problem.lift.size == problem.layers[-1].after.n_out:
-        return Separation(problem.network(problem.anchor), "least-squares", report)
-    parameters, name = _fit(problem, options, rng, progress, report)
-    return Separation(problem.network(parameters), name, report)
+    targets = Targets.of(model.decision, model.logits(x))
+    report: dict[str, Any] = {
+        "rows": len(x),
+        "tied_rows": targets.tied_rows if model.decision.rule != "value" else 0,
+        "family": options.family,
+        "degree": options.degree,
+        "refine": options.refine,
+        "fit": "exact: no activation had to be replaced",
+        "separable": None,
+        "certificates": [],
+        "warnings": [],
+        "units": [],
+        "parameters": 0,
+    }
+    network = PolynomialNetwork(model.affines, (), model.decision) if not model.activations else None
+    if network is None:
+        problem = Problem.prepare(model, x, targets, degree=options.degree)
+        report["units"], report["parameters"] = _unit_report(problem), problem.lift.size
+        parameters = problem.anchor
+        if any(layer.free.any() for layer in problem.layers):
+            report["fit"] = "least-squares"
+            if model.decision.rule != "value":
+                parameters, report["fit"] = _fit(problem, options, rng, progress, report)
+        network = problem.network(parameters)
+    report["min_margin"] = _least_margin(model, network, targets, x)
+    return Separation(network, report)
+
+
+def _least_margin(model: Mlp, network: PolynomialNetwork, targets: Targets, x: Array) -> float | None:
+    """Smallest margin of the original's decisions under the network; negative where one is lost."""
+    if model.decision.rule == "value" or not targets.counts.any():
+        return None
+    return float(targets.margins(orient_logits(model.decision, network.logits(x))).min())
 
 
 def _fit(
@@ -160,22 +189,20 @@ def _rows_to_judge(text: str | None, rows: int) -> Array | None:
     return np.arange(rows)[int(low or 0) : int(high) if high else rows]
 
 
-def _unit_report(problem: Problem) -> dict[str, Any]:
-    return {
-        "rows": len(problem.targets),
-        "tied_rows": problem.targets.tied_rows,
-        "parameters": problem.lift.size,
-        "units": [
+def _unit_report(problem: Problem) -> list[dict[str, int]]:
+    found = []
+    for layer in problem.layers:
+        moving = layer.exact[:, 1:].any(axis=1)
+        found.append(
             {
                 "units": len(layer.free),
                 "fitted": int(layer.free.sum()),
                 "dead": int(np.count_nonzero(~layer.free & ~layer.exact.any(axis=1))),
-                "always_on": int(np.count_nonzero(~layer.free & layer.exact[:, 1:].any(axis=1))),
-                "constant": int(np.count_nonzero((layer.exact[:, 0] != 0) & ~layer.exact[:, 1:].any(axis=1))),
+                "always_on": int(np.count_nonzero(~layer.free & moving)),
+                "constant": int(np.count_nonzero((layer.exact[:, 0] != 0) & ~moving)),
             }
-            for layer in problem.layers
-        ],
-    }
+        )
+    return found
 
 
 def _selection_report(selection: Selection) -> dict[str, Any]:

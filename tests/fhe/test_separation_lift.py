@@ -19,6 +19,10 @@ from fhe.separation.newton import minimise_anchored
 from fhe.separation.targets import Targets
 
 
+def prepare(model, x, degree=2) -> Problem:
+    return Problem.prepare(model, x, Targets.of(model.decision, model.logits(x)), degree=degree)
+
+
 def random_mlp(rng, widths=(4, 6, 3), rule="argmax") -> Mlp:
     affines = tuple(
         Affine(rng.normal(size=(n, m)) / np.sqrt(m), rng.normal(size=n) / 3) for m, n in pairwise(widths)
@@ -63,7 +67,7 @@ def test_a_unit_with_too_few_values_has_no_high_powers():
 
 def lifts(rng):
     for widths in ((4, 6, 3), (4, 5, 4, 3), (4, 4, 3, 4, 3)):
-        problem = Problem.prepare(random_mlp(rng, widths), rng.normal(size=(30, 4)), degree=2)
+        problem = prepare(random_mlp(rng, widths), rng.normal(size=(30, 4)), degree=2)
         yield problem.lift, problem.targets, problem.anchor
     features = rng.normal(size=(30, 5))
     targets = Targets.of(Decision("argmax"), rng.normal(size=(30, 3)))
@@ -95,7 +99,7 @@ def test_rows_and_gradients_match_finite_differences(rng):
 
 def test_rows_match_automatic_differentiation(rng):
     torch = pytest.importorskip("torch")
-    problem = Problem.prepare(random_mlp(rng, (4, 5, 4, 3)), rng.normal(size=(20, 4)), degree=2)
+    problem = prepare(random_mlp(rng, (4, 5, 4, 3)), rng.normal(size=(20, 4)), degree=2)
     network = problem.network(problem.anchor)
     first, second = (torch.tensor(table, requires_grad=True) for table in network.coefficients)
     h = torch.tensor(rng.normal(size=(1, 4)))
@@ -164,7 +168,7 @@ def test_divergence_curvature_bounds_that_of_the_softmax(rng):
 @settings(max_examples=20, deadline=None)
 def test_the_minimum_is_stationary_and_beats_its_neighbours(seed, gamma, strength):
     rng = np.random.default_rng(seed)
-    problem = Problem.prepare(random_mlp(rng), rng.normal(size=(40, 4)), degree=2)
+    problem = prepare(random_mlp(rng), rng.normal(size=(40, 4)), degree=2)
     loss = SquaredHinge(problem.targets, gamma)
     fit = minimise_anchored(problem.lift, loss, anchor=problem.anchor, strength=strength, tolerance=1e-9)
     assert fit.converged
@@ -178,7 +182,7 @@ def test_the_parameters_reproduce_the_network(rng):
     for widths in ((4, 6, 3), (4, 5, 6, 3)):
         for degree in (2, 4, 6):
             x = rng.normal(size=(80, 4))
-            problem = Problem.prepare(random_mlp(rng, widths), x, degree=degree)
+            problem = prepare(random_mlp(rng, widths), x, degree=degree)
             theta = problem.anchor + rng.normal(size=problem.lift.size) * 0.02
             # basis against raw powers of z: conditioning of a degree-6 basis over 80 rows, two layers deep
             np.testing.assert_allclose(

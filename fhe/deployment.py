@@ -1,0 +1,245 @@
+"""A converted network: its files, its reference, its encrypted run, and what people are told about it.
+
+Axes: ``batch``, ``n_in``, ``n_out``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from deploy.arrays import Array
+from deploy.cost import Quantity
+from deploy.errors import BundleError
+from deploy.interface import Feature, InputGuard, Interface
+from deploy.model import Mlp
+from deploy.progress import SILENT, Progress
+from deploy.ranges import Box
+from deploy.study import Study
+from deploy.target import Archives, Bound, Engine, Json, Panel
+from fhe.network import PolynomialNetwork
+from fhe.onnx_export import export_onnx
+from fhe.options import CkksOptions
+from fhe.plan import Plan, Ranges, plan_network
+from fhe.runtime.engine import CkksEngine, ClearEngine
+from fhe.separation import separate
+
+__all__ = [
+    "EXCHANGE_FILE",
+    "NETWORK_FILE",
+    "PLAN_FILE",
+    "CkksDeployment",
+    "convert_model",
+    "plan_cost",
+    "plan_separated",
+]
+
+NETWORK_FILE = "coefficients.safetensors"
+PLAN_FILE = "plan.json"
+EXCHANGE_FILE = "exchange.json"
+REPORT_FILE = "separation.json"
+ONNX_FILE = "quadratic.onnx"
+CERTIFICATES = "certificates/"
+
+REFERENCE = "the polynomial network in float64"
+
+
+@dataclass(frozen=True, eq=False)
+class CkksDeployment:
+    """A polynomial network with its plan (:class:`deploy.target.Deployment`).
+
+    Parameters
+    ----------
+    model : the original.
+    network : what runs on ciphertexts; its logits are the reference.
+    plan : how it runs.
+    report : what the separation found, JSON.
+    certificates : file of each certificate by name.
+    """
+
+    model: Mlp
+    network: PolynomialNetwork
+    plan: Plan
+    report: Mapping[str, Any]
+    certificates: Mapping[str, bytes]
+
+    @classmethod
+    def from_files(cls, files: Mapping[str, bytes], model: Mlp) -> Self:
+        """Read what :meth:`files` gave; raises :class:`deploy.errors.BundleError` otherwise."""
+        missing = [name for name in (NETWORK_FILE, PLAN_FILE, REPORT_FILE) if name not in files]
+        if missing:
+            raise BundleError(f"{missing[0]} is missing")
+        try:
+            report = json.loads(files[REPORT_FILE])
+        except ValueError as error:
+            raise BundleError(f"not JSON: {error}", place=REPORT_FILE) from None
+        certificates = {
+            name.removeprefix(CERTIFICATES): data for name, data in files.items() if name.startswith(CERTIFICATES)
+        }
+        network = PolynomialNetwork.from_bytes(files[NETWORK_FILE])
+        return cls(model, network, Plan.from_bytes(files[PLAN_FILE]), report, certificates)
+
+    def files(self) -> Mapping[str, bytes]:
+        """Coefficients, plan, report, certificates and an ONNX file; no row in any of them."""
+        return {
+            NETWORK_FILE: self.network.to_bytes(),
+            PLAN_FILE: self.plan.to_bytes(),
+            REPORT_FILE: _canonical(self.report),
+            ONNX_FILE: export_onnx(self.network),
+            **{CERTIFICATES + name: data for name, data in sorted(self.certificates.items())},
+        }
+
+    def archives(self) -> Archives:
+        """The client learns parameters and packing, the server weights and plan."""
+        return Archives(
+            client={EXCHANGE_FILE: self.plan.exchange.to_bytes()},
+            server={NETWORK_FILE: self.network.to_bytes(), PLAN_FILE: self.plan.to_bytes()},
+        )
+
+    def logits(self, x: Array) -> Array:
+        """The polynomial network in float64: (batch, n_in) -> (batch, n_out)."""
+        return self.network.logits(x)
+
+    def bound(self, x: Array) -> Bound | None:
+        """None: polynomials follow decisions, not logits, and decisions are measured on held-out rows."""
+        return None
+
+    def engines(self) -> Mapping[str, Engine]:
+        """``ckks`` runs both roles on ciphertexts, ``clear`` the same steps in numpy."""
+        return {
+            "ckks": CkksEngine(self.plan, self.network, self._interface()),
+            "clear": ClearEngine(self.plan, self.network),
+        }
+
+    def studies(self) -> Mapping[str, Study]:
+        """None."""
+        return {}
+
+    def cost(self) -> tuple[Quantity, ...]:
+        """Bytes are exact; seconds and memory come from the fixed cost table."""
+        return _quantities(self.plan)
+
+    def summary(self) -> Mapping[str, Json]:
+        """The target's keys of ``convert --json``."""
+        report = self.report
+        return {
+            "reference": REFERENCE,
+            "family": report["family"],
+            "degree": report["degree"],
+            "fit": report["fit"],
+            "refine": report["refine"],
+            "packing": self.plan.exchange.packing,
+            "separable": report["separable"],
+            "min_margin": report["min_margin"],
+            "certificates": report["certificates"],
+            "units": report["units"],
+            "tied_rows": report["tied_rows"],
+            "warnings": report["warnings"],
+            "plan": self.plan.summary(),
+        }
+
+    def panels(self, x: Array) -> tuple[Panel, ...]:
+        """Margins on rows x, and what cross-validation saw."""
+        margins = np.sort(self.model.decision.margins(self.logits(x)))
+        counts, edges = np.histogram(margins, bins=40)
+        found = [
+            Panel(
+                "Margins of the polynomial network",
+                "histogram",
+                {"edges": edges.tolist(), "counts": counts.tolist()},
+                x_label="margin, logits",
+                y_label="rows",
+                caption=f"encryption moves a logit by at most {max(self.plan.bound):.2g} (estimated)",
+            )
+        ]
+        selection = self.report.get("selection")
+        if selection:
+            found.append(
+                Panel(
+                    "Fits by cross-validation",
+                    "table",
+                    {
+                        "columns": ["fit", "agreement", "standard error", "distance from least squares"],
+                        "rows": [
+                            [row["fit"], row["agreement"], row["standard_error"], row["distance"]]
+                            for row in selection["candidates"]
+                        ],
+                    },
+                    caption=f"kept: {selection['picked']}; rule: {selection['rule']}",
+                )
+            )
+        return tuple(found)
+
+    def _interface(self) -> Interface:
+        exchange = self.plan.exchange
+        reach = 2.0 ** np.array(exchange.exponents, dtype=np.float64)
+        names = self.model.features or tuple(f"x{index}" for index in range(exchange.n_in))
+        features = tuple(
+            Feature(name, float(centre - half), float(centre + half))
+            for name, centre, half in zip(names, exchange.offset, reach, strict=True)
+        )
+        model = self.model
+        return Interface(
+            model.decision,
+            model.classes,
+            model.n_out,
+            model.input_shape,
+            model.tail,
+            InputGuard(features, "calibration"),
+        )
+
+
+def convert_model(
+    model: Mlp,
+    x: Array,
+    options: CkksOptions,
+    *,
+    rng: np.random.Generator,
+    progress: Progress = SILENT,
+) -> CkksDeployment:
+    """Separate on rows x (batch, n_in), plan, and put the deployment together."""
+    x = model.check_rows(x)
+    separation = separate(model, x, options, rng=rng, progress=progress)
+    with progress.stage("plan", 1) as advance:
+        plan = plan_separated(separation.network, x, options)
+        advance(1)
+    progress.say(plan.text())
+    return CkksDeployment(model, separation.network, plan, separation.report, separation.certificates)
+
+
+def plan_separated(network: PolynomialNetwork, x: Array, options: CkksOptions) -> Plan:
+    """Plan a network over the stated domain, or over the box that rows x (batch, n_in) span."""
+    if options.domain is None:
+        return plan_network(network, Ranges.seen(network, x), options)
+    low, high = options.domain
+    box = Box(np.full(network.n_in, low), np.full(network.n_in, high), "proved")
+    return plan_network(network, Ranges.proved(network, box), options)
+
+
+def plan_cost(model: Mlp, x: Array, options: CkksOptions) -> tuple[Quantity, ...]:
+    """Cost of the least-squares network: same shapes, same degrees, nearly the same ranges."""
+    quick = options.model_copy(update={"fit": "least-squares", "refine": "none", "family": "per-unit"})
+    x = model.check_rows(x)
+    network = separate(model, x, quick, rng=np.random.default_rng(0)).network
+    return _quantities(plan_separated(network, x, options))
+
+
+def _quantities(plan: Plan) -> tuple[Quantity, ...]:
+    expected = plan.expected
+    return (
+        Quantity("evaluation_key_bytes", expected.key_bytes, "B", "exact", "client uploads once"),
+        Quantity("request_bytes", expected.request_bytes, "B", "exact", "client"),
+        Quantity("answer_bytes", expected.answer_bytes, "B", "exact", "client"),
+        Quantity("server_seconds_per_request", expected.server_seconds, "s", "modelled", "server"),
+        Quantity("client_seconds_per_request", expected.client_seconds, "s", "modelled", "client"),
+        Quantity("peak_memory_bytes", expected.peak_memory_bytes, "B", "modelled", "server"),
+        Quantity("logit_error", max(plan.bound), "logit", "estimated", "owner"),
+    )
+
+
+def _canonical(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
