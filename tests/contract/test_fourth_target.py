@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +93,103 @@ def test_inspect_shows_its_cost(call: Call, bundle: Path) -> None:
     code, document = call("inspect", bundle)
     assert code == 0
     assert document["targets"]["toy"]["cost"][0]["value"] == document["model"]["parameters"]
+
+
+def test_inspecting_a_bundle_loads_nothing_heavy(bundle: Path) -> None:
+    code = "from deploy.cli.main import main; main()"
+    found = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code, "inspect", bundle],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "every hash checked" in found.stdout
+    loaded = {line.rpartition("|")[2].strip().split(".")[0] for line in found.stderr.splitlines()}
+    assert not loaded & {"torch", "tenseal", "onnx", "matplotlib", "numba", "cvxpy"}
+
+
+def test_a_target_is_added_to_a_bundle_in_place(call: Call, bundle: Path, rows: Path) -> None:
+    before = Bundle.read(bundle)
+    assert call("evaluate", bundle, "--data", f"{rows}[50:80]")[0] == 0
+    code, document = call("convert", bundle, "--calibration", f"{rows}[0:50]", "--target", "ternary")
+    assert code == 0
+    assert list(document["targets"]) == ["ternary"]
+    after = Bundle.read(bundle)
+    assert after.targets == ("ternary", "toy")
+    assert after.target_files("toy") == before.target_files("toy")
+    assert after.model.sha256 == before.model.sha256
+    assert list(after.report()["targets"]) == ["toy"]
+
+
+def test_a_dry_run_foretells_and_writes_nothing(call: Call, bundle: Path, rows: Path, tmp_path: Path) -> None:
+    arguments = ["convert", bundle, "--calibration", f"{rows}[0:50]", "--target", "toy", "--force", "--dry-run"]
+    before = sorted(tmp_path.rglob("*"))
+    code, document = call(*arguments, "-o", tmp_path / "new")
+    assert code == 0
+    assert document["bundle"] is None
+    assert document["targets"]["toy"]["cost"][0]["name"] == "parameters"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_worst_rows_are_kept_only_where_asked(call: Call, bundle: Path, rows: Path, tmp_path: Path) -> None:
+    code, document = call("evaluate", bundle, "--data", f"{rows}[50:80]", "--keep-rows", tmp_path / "kept")
+    assert code == 0
+    kept = np.load(tmp_path / "kept" / "toy.npz")
+    worst = [row["row"] for row in document["targets"]["toy"]["worst_rows"]]
+    assert kept["row"].tolist() == worst
+    assert np.array_equal(kept["x"], np.load(rows)["x"][worst])
+    row = np.load(rows)["x"][worst[0]].tobytes()
+    assert not [name for name, data in Bundle.read(bundle).reports.items() if row in data]
+
+
+def test_rows_calibrated_on_may_be_left_out(call: Call, bundle: Path, rows: Path) -> None:
+    code, document = call("evaluate", bundle, "--data", f"{rows}[40:80]")
+    assert code == 4
+    assert "10 of 40 rows were calibrated on, the first is row 40" in document["error"]["cause"]
+    code, document = call("evaluate", bundle, "--data", f"{rows}[40:80]", "--drop-overlap")
+    assert (code, document["rows"], document["dropped_overlap"]) == (0, 30, 10)
+
+
+def test_predictions_are_written_as_csv(call: Call, bundle: Path, rows: Path, tmp_path: Path) -> None:
+    code, document = call(
+        "predict", bundle, "--data", f"{rows}[70:80]", "--engine", "single", "-o", tmp_path / "p.csv"
+    )
+    assert (code, document["output"]) == (0, str(tmp_path / "p.csv"))
+    with (tmp_path / "p.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [int(row["row"]) for row in table] == list(range(70, 80))
+    assert [int(row["decision"]) for row in table] == document["decisions"]
+    logits = [[float(row[f"logit_{i}"]) for i in range(3)] for row in table]
+    assert np.argmax(logits, axis=1).tolist() == document["decisions"]
+
+
+def test_progress_is_drawn_on_a_terminal_and_only_there(bundle: Path, rows: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from deploy.cli.main import main; main()", "convert", bundle]
+    command += ["--calibration", f"{rows}[0:50]", "--target", "toy", "--force"]
+    here, there = pty.openpty()
+    with subprocess.Popen(
+        [*command, "-o", tmp_path / "p"], stderr=there, stdout=subprocess.PIPE, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        os.close(there)
+        drawn = b""
+        while True:
+            try:
+                part = os.read(here, 4096)
+            except OSError:  # Linux says EIO where the other side is closed
+                break
+            if not part:
+                break
+            drawn += part
+        said = process.stdout.read() if process.stdout else b""
+    os.close(here)
+    assert process.returncode == 0
+    assert b"\x1b[" in drawn
+    assert b"\x1b[" not in said
+    plain = subprocess.run([*command, "-o", tmp_path / "q"], capture_output=True, check=True)
+    assert b"\x1b[" not in plain.stderr + plain.stdout
+    assert b"toy: parameters" in plain.stderr
+    quiet = subprocess.run([*command, "-o", tmp_path / "r", "--quiet"], capture_output=True, check=True)
+    assert quiet.stderr == b""
 
 
 def test_its_own_verb_is_hung_in(call: Call, bundle: Path) -> None:
