@@ -1,13 +1,14 @@
 """How far decrypted logits may lie from the network's, by a model of where noise comes from.
 
 Every source adds an error polynomial with independent coefficients; evaluated at a slot, a coefficient variance v
-becomes a variance N v (complex modulus). With scale s of the ciphertext, in units of slot values:
+becomes a variance N v of the complex value, of which the real part, all that is read, gets half. With scale s of the
+ciphertext, in units of slot values:
 
 ==================  ==========================================================================================
 fresh ciphertext    N sigma² / s²                                (symmetric encryption, sigma = 3.24)
 encoding            N / 12 / s²                                  (rounding to integers; deterministic)
 rescale             N (1 + 2N/3) / 12 / s²                       (rounding both polynomials; ternary secret)
-key switching       N (N sigma² sum(q_i²) / 12 p² + (1 + 2N/3) / 12) / s²
+key switching       N (N sigma² sum(q_i²) / 3 p² + (1 + 2N/3) / 12) / s² (digits in [0, q_i), not centred)
 ==================  ==========================================================================================
 
 (Cheon, Kim, Kim, Song, ASIACRYPT 2017, for the terms; ternary secrets have variance 2/3.) An error of one value
@@ -19,7 +20,6 @@ Axes: ``n_out``, ``units``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +28,15 @@ import numpy as np
 from deploy.arrays import Array
 from fhe.plan.stages import Ranges, Stage
 
-__all__ = ["CERTAINTY", "Sensitivity", "StageNoise", "logit_sigma", "sensitivities_at", "sensitivities_over"]
+__all__ = [
+    "CERTAINTY",
+    "Sensitivity",
+    "StageNoise",
+    "largest",
+    "logit_sigma",
+    "sensitivities_at",
+    "sensitivities_over",
+]
 
 CERTAINTY = 8.0
 """Standard deviations that the bound stands for: 6 for the many logits, times 4/3 for what the model leaves out."""
@@ -55,7 +63,7 @@ def rescale_variance(n: int) -> float:
 def key_switch_variance(n: int, primes_bits: Sequence[float], special_bits: float) -> float:
     """Variance that a rotation, conjugation or relinearisation adds at scale 1, with these data primes left."""
     ratio: float = sum(4.0 ** (bits - special_bits) for bits in primes_bits)
-    return n * (n * SIGMA**2 * ratio / 12) + rescale_variance(n)
+    return n * (n * SIGMA**2 * ratio / 3) + rescale_variance(n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +104,18 @@ def sensitivities_over(stages: Sequence[Stage], ranges: Ranges, exponents: Seque
             points = np.linspace(lows[-1], highs[-1], 9)
             jacobians[-1] = np.max([np.abs(_jacobian(stages[-2], stages[-1], point)) for point in points], axis=0)
         found.append(_sensitivities(stages, jacobians, energy))
+    return largest(found)
+
+
+def largest(found: Sequence[Sequence[Sensitivity]]) -> list[Sensitivity]:
+    """The largest of several sensitivities of the same stages, each figure by itself."""
     return [
         Sensitivity(
-            np.max([draw[i].streams for draw in found], axis=0),
-            np.max([draw[i].weights for draw in found], axis=0),
-            np.max([draw[i].values for draw in found], axis=0),
+            np.max([one.streams for one in stage], axis=0),
+            np.max([one.weights for one in stage], axis=0),
+            np.max([one.values for one in stage], axis=0),
         )
-        for i in range(len(stages))
+        for stage in zip(*found, strict=True)
     ]
 
 
@@ -166,6 +179,7 @@ class StageNoise:
     rescaled : whether a rescale follows the product.
     fresh : whether the streams are fresh ciphertexts.
     streams : number of streams.
+    closing : whether the product and its conjugate are added, which doubles what it has gathered.
     """
 
     stream_bits: float
@@ -177,6 +191,7 @@ class StageNoise:
     rescaled: bool
     fresh: bool
     streams: int
+    closing: bool
 
 
 def logit_sigma(
@@ -190,16 +205,12 @@ def logit_sigma(
             fresh_variance(n) if stage.fresh else stage.streams * (rescale_variance(n) + encoding_variance(n))
         )
         streams = (arriving + stage.baby_switches * switch) * 4.0**-stage.stream_bits
-        weights = encoding_variance(n) * 4.0**-stage.weight_bits
+        doubled = 4.0 if stage.closing else 1.0
+        weights = doubled * encoding_variance(n) * 4.0**-stage.weight_bits
         unrescaled_bits = stage.stream_bits + stage.weight_bits
-        values = (stage.late_switches * switch + encoding_variance(n)) * 4.0**-unrescaled_bits
+        values = (doubled * stage.late_switches * switch + encoding_variance(n)) * 4.0**-unrescaled_bits
         if stage.rescaled:
             values += rescale_variance(n) * 4.0**-stage.product_bits
         variance = variance + sensitivity.streams * streams + sensitivity.weights * weights
         variance = variance + sensitivity.values * values
-    return np.asarray(np.sqrt(variance))
-
-
-def bits_of(values: Sequence[float]) -> tuple[float, ...]:
-    """log2 of each."""
-    return tuple(math.log2(value) for value in values)
+    return np.asarray(np.sqrt(variance / 2))

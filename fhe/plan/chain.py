@@ -19,6 +19,9 @@ from fhe.plan.parameters import MAX_MODULUS_BITS, MAX_PRIME_BITS
 
 __all__ = ["Arrangement", "Chain", "Shape", "best_chain", "levels_needed"]
 
+_PRIME_SLACK = 1e-3
+"""Primes are a little smaller than the power of two that their length stands for."""
+
 _HEADROOM_BITS = 2
 """One for the sign, one so that a logit at twice its declared range still does not wrap around."""
 
@@ -28,7 +31,7 @@ class Shape:
     """What the levels must do: `powers` streams after each hidden stage, and the range of the logits."""
 
     powers: tuple[int, ...]
-    logit_bits: int
+    logit_bits: float
 
     @property
     def products(self) -> int:
@@ -77,7 +80,7 @@ class Chain:
     bits: tuple[int, ...]
     split: bool
     input_bits: int
-    weight_bits: tuple[int, ...]
+    weight_bits: tuple[float, ...]
 
 
 def levels_needed(shape: Shape, *, split: bool) -> int:
@@ -125,14 +128,14 @@ def _candidates(n: int, shape: Shape, split: bool) -> Iterator[Chain]:
     hidden = len(shape.powers)
     smallest = n.bit_length() + 1
     extra = sum(powers - 1 for powers in shape.powers)
-    for last in (60, 57, 54, 51, 48, 44, 40, 36):
+    for last in (60, 57, 54, 50, 45, 40):
         for special in sorted({last, min(last + 3, MAX_PRIME_BITS), MAX_PRIME_BITS}):
             if special < last:
                 continue
             if hidden == 0:
                 yield from _scales((last, special), shape, split, 0, 0)
                 continue
-            for stream in range(16, 51, 2):
+            for stream in range(16, 51):
                 if extra and stream < smallest:
                     continue
                 room = (budget - last - special - extra * stream) // hidden
@@ -151,7 +154,7 @@ def _candidates(n: int, shape: Shape, split: bool) -> Iterator[Chain]:
                     bits = [last]
                     for powers in reversed(shape.powers):
                         bits += [stream] * (powers - 1) + [first]
-                    yield from _scales((*bits, special), shape, split, stream, (first - stream) // 2)
+                    yield from _scales((*bits, special), shape, split, stream, (first - stream) / 2)
 
 
 def _pinned(shape: Shape, bits: tuple[int, ...], split: bool) -> Iterator[Chain]:
@@ -165,19 +168,19 @@ def _pinned(shape: Shape, bits: tuple[int, ...], split: bool) -> Iterator[Chain]
             yield from _scales(bits, shape, split, stream, weight)
 
 
-def _scales(bits: tuple[int, ...], shape: Shape, split: bool, stream: int, weight: int) -> Iterator[Chain]:
+def _scales(bits: tuple[int, ...], shape: Shape, split: bool, stream: float, weight: float) -> Iterator[Chain]:
     """Weight scales that keep hidden streams near 2**stream; the input scale runs over a range."""
     hidden = len(shape.powers)
     spare = len(bits) - 1 - levels_needed(shape, split=split)
-    room = sum(bits[: spare + 1]) - _HEADROOM_BITS - shape.logit_bits
+    room = sum(bits[: spare + 1]) - _HEADROOM_BITS - shape.logit_bits - _PRIME_SLACK
     if hidden == 0:
-        for start in range(10, room - 5, 2):
+        for start in range(10, int(room) - 5, 2):
             yield Chain(bits, split, start, (room - start,))
         return
     final = room - stream
     if final < 8 or weight < 4:
         return
-    for start in range(14, 2 * stream, 4):
+    for start in range(14, int(2 * stream)):
         first = stream + weight - start
         if first >= 6:
             yield Chain(bits, split, start, (first, *[weight] * (hidden - 1), min(final, 50)))
@@ -209,6 +212,7 @@ def stage_noise(
                 rescaled=rescaled,
                 fresh=index == 0,
                 streams=streams,
+                closing=arrangement.closing,
             )
         )
         if last:

@@ -22,9 +22,9 @@ class PlanOptions(BaseModel):
         default="latency", description="what the plan makes small: server time, evaluation keys or logit error"
     )
     logit_error: float = Field(
-        default=5e-3,
+        default=0.016,
         gt=0,
-        description="error of a logit that the bound must not exceed; logits beyond 64 allow more",
+        description="what 8 standard deviations of a logit's error may be on typical rows; logits beyond 64 allow more",
     )
     poly_modulus_degree: int | None = Field(default=None, description="pin the ring degree N")
     coeff_modulus_bits: tuple[int, ...] | None = Field(default=None, description="pin the primes")

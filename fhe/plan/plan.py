@@ -142,7 +142,7 @@ class StagePlan(_Value):
     chained: bool
     folds: tuple[int, ...]
     closing: bool
-    weight_scale_bits: int
+    weight_scale_bits: float
     rescale: bool
     degree: int
     odd: bool
@@ -186,8 +186,10 @@ class Plan(_Value):
     Parameters
     ----------
     hidden_exponents : per remaining hidden layer, (units,): values are scaled by 2**-exponent.
-    sigma : (n_out,) standard deviation of the error of each logit, estimated at the worst point of the ranges.
-    bound : (n_out,) what the error is held to stay under (``certainty`` sigmas).
+    sigma : (n_out,) standard deviation of the error of each logit on typical rows (on the worst point of the ranges
+        where no rows were given), estimated.
+    bound : (n_out,) what the error is held to stay under anywhere in the ranges: ``certainty`` standard deviations
+        there. :func:`fhe.runtime.bounds.logit_bound` says it for given rows.
     ranges_kind : "proved" or "estimated": what the ranges rest on.
     logit_range : largest magnitude that the chain leaves room for.
     """

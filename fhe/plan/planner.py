@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from deploy.arrays import Array
 from deploy.errors import PlanError
 from fhe.network import PolynomialNetwork
-from fhe.noise import CERTAINTY, Sensitivity, logit_sigma, sensitivities_over
+from fhe.noise import CERTAINTY, Sensitivity, largest, logit_sigma, sensitivities_at, sensitivities_over
 from fhe.plan.chain import Arrangement, Chain, Shape, best_chain, levels_at, levels_needed, stage_noise
 from fhe.plan.expected import expect
 from fhe.plan.layout import Layout, power_of_two
@@ -23,7 +23,15 @@ from fhe.plan.options import PlanOptions
 from fhe.plan.parameters import MAX_MODULUS_BITS, Parameters
 from fhe.plan.plan import Exchange, Plan, StagePlan
 from fhe.plan.prices import price
-from fhe.plan.stages import InputScaling, Ranges, Stage, exponents_of, reduce_network, stages_of
+from fhe.plan.stages import (
+    InputScaling,
+    Ranges,
+    Stage,
+    exponents_of,
+    input_streams,
+    reduce_network,
+    stages_of,
+)
 from fhe.runtime.program import Program
 
 __all__ = ["plan_network"]
@@ -52,7 +60,8 @@ class _Draft:
 
     request: _Request
     stages: tuple[Stage, ...]
-    sensitivities: list[Sensitivity]
+    typical: list[Sensitivity]
+    worst: list[Sensitivity]
     n: int
     rows: int
     pairs: bool
@@ -130,7 +139,7 @@ def _prepare(network: PolynomialNetwork, ranges: Ranges, options: PlanOptions) -
         left,
         InputScaling.for_box(left.inputs),
         exponents,
-        Shape(powers, max(0, math.ceil(math.log2(logit_range)))),
+        Shape(powers, max(0.0, math.log2(logit_range))),
         options,
         logit_range,
     )
@@ -152,7 +161,7 @@ def _drafts(request: _Request) -> Iterator[_Draft]:
     rows = options.rows if options.packing == "interleaved" else 1
     for pairs in (True, False) if options.pairs is None else (options.pairs,):
         columns = -(-request.network.n_in // 2) if pairs else request.network.n_in
-        ready: dict[int, tuple[tuple[Stage, ...], list[Sensitivity]]] = {}
+        ready: dict[int, tuple[tuple[Stage, ...], list[Sensitivity], list[Sensitivity]]] = {}
         for n in _degrees(request):
             positions = n // 2 // rows
             if max(request.network.widths[1:]) > positions:
@@ -160,15 +169,27 @@ def _drafts(request: _Request) -> Iterator[_Draft]:
             tile = -(-columns // -(-columns // positions))
             if tile not in ready:
                 stages = stages_of(request.network, request.scaling, request.exponents, pairs=pairs, tile=tile)
-                ready[tile] = stages, sensitivities_over(stages, request.ranges, request.exponents)
-            stages, sensitivities = ready[tile]
+                worst = sensitivities_over(stages, request.ranges, request.exponents)
+                ready[tile] = stages, _typical(request, stages, pairs, tile) or worst, worst
             for split in (False, True) if request.shape.powers else (False,):
                 levels = levels_needed(request.shape, split=split)
                 if options.coeff_modulus_bits is not None:
                     levels = max(levels, len(options.coeff_modulus_bits) - 1)
-                arranged = _arrange(request, stages, n, positions, levels_at(request.shape, levels, split=split))
+                arranged = _arrange(
+                    request, ready[tile][0], n, positions, levels_at(request.shape, levels, split=split)
+                )
                 if arranged is not None:
-                    yield _Draft(request, stages, sensitivities, n, rows, pairs, tile, split, *arranged)
+                    yield _Draft(request, *ready[tile], n, rows, pairs, tile, split, *arranged)
+
+
+def _typical(request: _Request, stages: Sequence[Stage], pairs: bool, tile: int) -> list[Sensitivity] | None:
+    """Sensitivities at typical rows, where there are any."""
+    if request.ranges.rows is None:
+        return None
+    streams = input_streams(request.scaling(request.ranges.rows), pairs=pairs, tile=tile)
+    return largest(
+        [sensitivities_at(stages, [stream[row : row + 1] for stream in streams]) for row in range(len(streams[0]))]
+    )
 
 
 def _with_chain(draft: _Draft) -> _Candidate | None:
@@ -177,7 +198,7 @@ def _with_chain(draft: _Draft) -> _Candidate | None:
         draft.request.shape,
         draft.arrangements,
         draft.positions,
-        draft.sensitivities,
+        draft.typical,
         split=draft.split,
         pinned=draft.request.options.coeff_modulus_bits,
     )
@@ -232,7 +253,8 @@ def _cheapest(
     options = []
     babies = 1
     while babies <= layout.stride:
-        for chained in (False, True) if babies > 2 and not presented else (False,):
+        chain_pays = babies > 8 or request.options.objective == "keys"
+        for chained in (False, True) if babies > 2 and chain_pays and not presented else (False,):
             arrangement = Arrangement(layout, rows_period, babies, chained, stage.is_complex, streams)
             giants = arrangement.giants
             shared = 0 if presented else streams * (babies - 1)
@@ -282,7 +304,8 @@ def _finish(choice: _Candidate, network: PolynomialNetwork, notes: tuple[str, ..
     noise = stage_noise(chain, request.shape, draft.arrangements, exchange.positions)
     if noise is None:
         raise AssertionError("the chosen chain does not fit")
-    sigma = logit_sigma(draft.n, chain.bits[-1], noise, draft.sensitivities)
+    sigma = logit_sigma(draft.n, chain.bits[-1], noise, draft.typical)
+    worst = logit_sigma(draft.n, chain.bits[-1], noise, largest([draft.typical, draft.worst]))
     return Plan(
         exchange=exchange,
         network_sha256=network.sha256,
@@ -290,7 +313,7 @@ def _finish(choice: _Candidate, network: PolynomialNetwork, notes: tuple[str, ..
         hidden_exponents=tuple(tuple(row.tolist()) for row in request.exponents),
         stages=plans,
         sigma=tuple(sigma.tolist()),
-        bound=tuple((CERTAINTY * sigma).tolist()),
+        bound=tuple((CERTAINTY * worst).tolist()),
         certainty=CERTAINTY,
         ranges_kind="proved" if request.ranges.kind == "proved" else "estimated",
         logit_range=2.0 ** (request.shape.logit_bits + 1),

@@ -25,18 +25,35 @@ from deploy.model import Affine
 from deploy.ranges import Box
 from fhe.network import PolynomialNetwork, evaluate_polynomials
 
-__all__ = ["InputScaling", "Ranges", "Reduced", "Stage", "reduce_network", "stages_of"]
+__all__ = [
+    "InputScaling",
+    "Ranges",
+    "Reduced",
+    "Stage",
+    "exponents_of",
+    "input_streams",
+    "reduce_network",
+    "stages_of",
+]
 
 _EXPONENT_LIMIT = 100
+_TYPICAL_ROWS = 32
 
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Where values lie: the input box, one box per hidden layer's pre-activations, and the box of the logits."""
+    """Where values lie.
+
+    Parameters
+    ----------
+    inputs, preactivations, logits : the input box, one box per hidden layer, and the box of the logits.
+    rows : (rows, n_in) typical inputs, or None; they tell how large errors usually are, and go no further.
+    """
 
     inputs: Box
     preactivations: tuple[Box, ...]
     logits: Box
+    rows: Array | None = None
 
     @property
     def kind(self) -> str:
@@ -53,7 +70,8 @@ class Ranges:
             low, high = array.min(axis=0), array.max(axis=0)
             widening = margin * (high - low)
             boxes.append(Box(low - widening, high + widening, "estimated"))
-        return cls(boxes[0], tuple(boxes[1:-1]), boxes[-1])
+        rows = values[0][:: max(1, len(values[0]) // _TYPICAL_ROWS)][:_TYPICAL_ROWS]
+        return cls(boxes[0], tuple(boxes[1:-1]), boxes[-1], rows)
 
     @classmethod
     def proved(cls, network: PolynomialNetwork, box: Box) -> Ranges:
@@ -105,7 +123,7 @@ class Reduced:
             Box(ranges.preactivations[layer].low[kept], ranges.preactivations[layer].high[kept], ranges.logits.kind)
             for layer, kept in self.origins
         )
-        return Ranges(ranges.inputs, boxes, ranges.logits)
+        return Ranges(ranges.inputs, boxes, ranges.logits, ranges.rows)
 
 
 def reduce_network(network: PolynomialNetwork) -> Reduced:
@@ -191,6 +209,20 @@ class InputScaling:
     def __call__(self, x: Array) -> Array:
         """Apply to rows (batch, n_in)."""
         return np.asarray(np.ldexp(x - self.offset, -self.exponents))
+
+
+def input_streams(scaled: Array, *, pairs: bool, tile: int) -> list[Array]:
+    """Streams (batch, at most tile) of scaled rows (batch, n_in): in pairs ``x_c + i x_(c + half)``, cut into tiles.
+
+    >>> [stream.tolist() for stream in input_streams(np.array([[1.0, 2.0, 3.0]]), pairs=True, tile=2)]
+    [[[(1+3j), (2+0j)]]]
+    """
+    entries: Array = scaled
+    if pairs:
+        half = -(-scaled.shape[1] // 2)
+        entries = scaled[:, :half].astype(np.complex128)
+        entries[:, : scaled.shape[1] - half] += 1j * scaled[:, half:]
+    return [entries[:, at : at + tile] for at in range(0, entries.shape[1], tile)]
 
 
 def exponents_of(box: Box) -> Array:

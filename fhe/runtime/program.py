@@ -15,7 +15,7 @@ from deploy.arrays import Array
 from deploy.errors import PlanError
 from fhe.network import PolynomialNetwork
 from fhe.plan.plan import Exchange, Plan, StagePlan
-from fhe.plan.stages import Stage, reduce_network, stages_of
+from fhe.plan.stages import Stage, input_streams, reduce_network, stages_of
 from fhe.runtime.backend import Backend, Operand
 
 __all__ = ["Program", "input_slots", "program_of", "read_answer"]
@@ -30,17 +30,11 @@ def input_slots(exchange: Exchange, x: Array) -> list[Array]:
     """
     scaled = np.zeros((exchange.rows, exchange.n_in))
     scaled[: len(x)] = exchange.scaling(x)
-    entries: Array = scaled
-    if exchange.pairs:
-        half = exchange.columns
-        entries = scaled[:, :half].astype(np.complex128)
-        entries[:, : exchange.n_in - half] += 1j * scaled[:, half:]
     where = exchange.input_layout.entries(exchange.positions)
     found = []
-    for at in range(0, exchange.columns, exchange.tile):
-        tile = np.zeros((exchange.rows, exchange.input_layout.capacity), dtype=entries.dtype)
-        part = entries[:, at : at + exchange.tile]
-        tile[:, : part.shape[1]] = part
+    for stream in input_streams(scaled, pairs=exchange.pairs, tile=exchange.tile):
+        tile = np.zeros((exchange.rows, exchange.input_layout.capacity), dtype=stream.dtype)
+        tile[:, : stream.shape[1]] = stream
         spread = tile[:, where]
         found += [np.roll(spread, -step, axis=1).T.ravel() for step in range(exchange.client_rotations)]
     return found
