@@ -64,12 +64,15 @@ class Running:
 
 
 @contextmanager
-def running(models: list[ServedModel], folder: Path, **settings: Any) -> Iterator[Running]:
+def running(
+    models: list[ServedModel], folder: Path, *, cluster: str | None = None, **settings: Any
+) -> Iterator[Running]:
     """Serve in a process of its own, as `serve` does; killed at the end if it still lives."""
     from deploy.service.settings import ServiceSettings
 
     folder.mkdir(parents=True, exist_ok=True)
     specification = {
+        "cluster": cluster,
         "models": [
             {
                 "name": model.name,
@@ -131,7 +134,12 @@ def main() -> None:
     def announce(address: Any) -> None:
         print(json.dumps({"url": address.url, "metrics_url": address.metrics_url}), flush=True)
 
-    run_service(Service(models, ServiceSettings(**specification["settings"])), announce=announce)
+    backend = None
+    if specification["cluster"]:
+        from deploy.service.cluster import RayBackend
+
+        backend = RayBackend.factory(specification["cluster"])
+    run_service(Service(models, ServiceSettings(**specification["settings"]), backend=backend), announce=announce)
 
 
 if __name__ == "__main__":

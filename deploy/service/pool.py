@@ -21,7 +21,15 @@ from typing import Any, Protocol
 from deploy.errors import BundleError, DeployError, ServiceError, WireError
 from deploy.service.framing import FrameError, encode_frame, read_frame
 
-__all__ = ["PoolObserver", "PoolSettings", "Reply", "ServedArchive", "WorkerPool", "preferred_worker"]
+__all__ = [
+    "PoolObserver",
+    "PoolSettings",
+    "Reply",
+    "ServedArchive",
+    "WorkerPool",
+    "preferred_worker",
+    "remote_error",
+]
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 2
@@ -327,7 +335,7 @@ class WorkerPool:
         answer, data = await read_frame(worker.reader)
         worker.keys = frozenset(answer.get("keys", ()))
         if "error" in answer:
-            raise _remote_error(answer["error"])
+            raise remote_error(answer["error"])
         return Reply(answer, data, float(answer.get("seconds", 0.0)))
 
     async def _serve(self, worker: _Worker) -> None:
@@ -408,7 +416,8 @@ def _draining() -> ServiceError:
     )
 
 
-def _remote_error(document: Mapping[str, Any]) -> DeployError:
+def remote_error(document: Mapping[str, Any]) -> DeployError:
+    """The exception for what :func:`deploy.service.worker.error_document` wrote."""
     status = int(document["status"])
     if "where" in document:
         _log.error("defect in a worker", extra={"fields": {"where": document["where"]}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from deploy.envelope import HEADER_BYTES
@@ -14,12 +14,12 @@ from deploy.service.body import MemoryBudget
 from deploy.service.keystore import KeyStore, StoredKey, Upload
 from deploy.service.metrics import Metrics
 from deploy.service.models import Catalogue, ServedModel
-from deploy.service.pool import Reply, ServedArchive, WorkerPool
+from deploy.service.pool import PoolObserver, Reply, ServedArchive, WorkerPool
 from deploy.service.settings import ServiceSettings
 from deploy.service.tenants import Tenants, read_tenants
 from deploy.service.tensors import Query
 
-__all__ = ["Backend", "Service"]
+__all__ = ["Backend", "BackendFactory", "Service"]
 
 _log = logging.getLogger(__name__)
 _MAINTENANCE_S = 60.0
@@ -72,16 +72,24 @@ class Backend(Protocol):
         ...
 
 
+BackendFactory = Callable[[Sequence[ServedModel], ServiceSettings, PoolObserver], Backend]
+
+
+def _start_here(models: Sequence[ServedModel], settings: ServiceSettings, observer: PoolObserver) -> Backend:
+    archives = [ServedArchive(model.id, model.server_archive) for model in models]
+    return WorkerPool(archives, settings.pool, observer)
+
+
 class Service:
     """A server without its HTTP; start and stop it on one event loop.
 
     Parameters
     ----------
-    backend : what runs the roles; worker processes of this machine where None.
+    backend : makes what runs the roles; worker processes of this machine where None.
     """
 
     def __init__(
-        self, models: Sequence[ServedModel], settings: ServiceSettings, *, backend: Backend | None = None
+        self, models: Sequence[ServedModel], settings: ServiceSettings, *, backend: BackendFactory | None = None
     ) -> None:
         if not models:
             raise UsageError("no model to serve", remedy="give a bundle")
@@ -90,8 +98,7 @@ class Service:
         self.tenants = read_tenants(settings.token_file) if settings.token_file else Tenants()
         self.store = KeyStore(settings.store, settings.store_limits)
         self.metrics = Metrics()
-        archives = [ServedArchive(model.id, model.server_archive) for model in models]
-        self.backend: Backend = backend or WorkerPool(archives, settings.pool, self.metrics)
+        self.backend = (backend or _start_here)(models, settings, self.metrics)
         self.budget = MemoryBudget(settings.body_budget_bytes)
         self.draining = False
         self.failure: DeployError | None = None

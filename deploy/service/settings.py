@@ -57,6 +57,7 @@ class ServiceSettings(BaseSettings):
     )
     worker_memory_bytes: int = Field(default=0, ge=0, description="address space of a worker; 0: no limit")
     worker_nice: int = Field(default=5, ge=0, le=19, description="added to the priority number of workers")
+    cluster_replicas: int = Field(default=8, gt=0, description="with a cluster, the largest number of replicas")
     drain_s: float = Field(default=30.0, ge=0, description="time for running requests after SIGTERM")
     drain_delay_s: float = Field(default=0.0, ge=0, description="after SIGTERM, time as not ready before closing")
 

@@ -51,6 +51,10 @@ def run(
     drain_s: Annotated[
         float | None, _option("--drain", help="Time for running requests after SIGTERM, in seconds; 30 by default.")
     ] = None,
+    cluster: Annotated[
+        str | None,
+        _option("--cluster", help="Run the roles on a Ray cluster: its address, or auto.", metavar="ADDRESS"),
+    ] = None,
 ) -> Json:
     """Serve until SIGTERM."""
     from deploy.requirement import require
@@ -88,7 +92,12 @@ def run(
         metrics = f", metrics on {address.metrics_url}" if address.metrics_url else ""
         progress.say(f"ready: {', '.join(names)} on {address.url}{metrics}")
 
-    run_service(Service(models, settings), announce=announce)
+    backend = None
+    if cluster is not None:
+        from deploy.service.cluster import RayBackend
+
+        backend = RayBackend.factory(cluster)
+    run_service(Service(models, settings, backend=backend), announce=announce)
     return document
 
 

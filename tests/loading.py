@@ -1,0 +1,97 @@
+"""Load on a server: requests that were encrypted before, replayed at a rate, every answer kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import httpx2
+
+__all__ = ["Load", "Question", "measure_capacity", "replay"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request ready to be sent, and what it is about."""
+
+    path: str
+    content: bytes
+    headers: Mapping[str, str]
+    subject: int
+
+
+@dataclass
+class Load:
+    """What a run of load gave: seconds from being due to being answered, statuses, and bodies by question."""
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+    answers: list[tuple[int, bytes]] = field(default_factory=list)
+    elapsed_s: float = 0.0
+
+    def take(self, question: Question, response: httpx2.Response, seconds: float) -> None:
+        """Keep one answer."""
+        self.statuses[response.status_code] = self.statuses.get(response.status_code, 0) + 1
+        self.seconds.append(seconds)
+        if response.status_code == 200:
+            start = int(response.headers["Inference-Header-Content-Length"])
+            self.answers.append((question.subject, response.content[start:]))
+
+    @property
+    def rate_per_s(self) -> float:
+        """Answers per second."""
+        return len(self.seconds) / self.elapsed_s
+
+    def quantile_s(self, share: float) -> float:
+        """Quantile of the times, in seconds."""
+        return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
+
+
+def measure_capacity(url: str, questions: Sequence[Question], *, seconds: float, callers: int) -> Load:
+    """Closed loop: so many callers, each asking again as soon as it is answered."""
+
+    async def run() -> Load:
+        load, end = Load(), time.perf_counter() + seconds
+        async with _client(url, callers) as http:
+
+            async def call(first: int) -> None:
+                turn = first
+                while time.perf_counter() < end:
+                    await _ask(http, questions[turn % len(questions)], load, time.perf_counter())
+                    turn += callers
+
+            began = time.perf_counter()
+            await asyncio.gather(*(call(first) for first in range(callers)))
+            load.elapsed_s = time.perf_counter() - began
+        return load
+
+    return asyncio.run(run())
+
+
+def replay(url: str, questions: Sequence[Question], *, seconds: float, rate_per_s: float) -> Load:
+    """Open loop: a request every 1/rate seconds, whether or not the ones before were answered."""
+
+    async def run() -> Load:
+        load = Load()
+        async with _client(url, 1000) as http, asyncio.TaskGroup() as group:
+            began = time.perf_counter()
+            for number in range(int(seconds * rate_per_s)):
+                due = began + number / rate_per_s
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                group.create_task(_ask(http, questions[number % len(questions)], load, due))
+        load.elapsed_s = time.perf_counter() - began
+        return load
+
+    return asyncio.run(run())
+
+
+async def _ask(http: httpx2.AsyncClient, question: Question, load: Load, due: float) -> None:
+    response = await http.post(question.path, content=question.content, headers=question.headers)
+    load.take(question, response, time.perf_counter() - due)
+
+
+def _client(url: str, connections: int) -> httpx2.AsyncClient:
+    limits = httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
+    return httpx2.AsyncClient(base_url=url, timeout=300.0, trust_env=False, limits=limits)
