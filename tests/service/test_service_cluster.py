@@ -27,7 +27,7 @@ def cluster(standin, tmp_path) -> Iterator[Any]:
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_DISABLE_IMPORT_WARNING="1")
     from ray.cluster_utils import Cluster
 
-    shared: dict[str, Any] = {"num_cpus": 2, "node_ip_address": "127.0.0.1", "object_store_memory": 100 << 20}
+    shared: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 100 << 20}
     nodes = Cluster(initialize_head=True, connect=False, head_node_args={**shared, "include_dashboard": False})
     try:
         nodes.second = nodes.add_node(**shared)
