@@ -69,7 +69,7 @@ def load(
     """
     from deploy.loaders.damage import DAMAGE, one_line
     from deploy.loaders.result import Settings, build_model
-    from deploy.loaders.signal import MAX_PARAMETERS
+    from deploy.loaders.weights import MAX_PARAMETERS
     from deploy.model import Equilibrium, Mlp
 
     if isinstance(source, Mlp | Equilibrium):

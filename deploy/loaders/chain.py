@@ -23,7 +23,8 @@ from scipy.sparse import csr_array
 
 from deploy.arrays import Array
 from deploy.errors import LoadError
-from deploy.loaders.signal import MAX_PARAMETERS, Signal, stack
+from deploy.loaders.signal import Signal, stack
+from deploy.loaders.weights import MAX_PARAMETERS
 from deploy.model import Activation, Affine
 
 __all__ = ["Chain", "Piece"]

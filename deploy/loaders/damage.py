@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import tokenize
 import zipfile
 import zlib
 
@@ -24,6 +25,7 @@ DAMAGE = (
     ValueError,
     pickle.UnpicklingError,
     struct.error,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )

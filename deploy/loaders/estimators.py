@@ -34,7 +34,7 @@ def load_estimator(estimator: Any, settings: Settings) -> Loaded:
     ------
     LoadError : not fitted, or a step that is no affine map of its input, naming it.
     """
-    n_in = getattr(estimator, "n_features_in_", None)
+    n_in = _n_features(estimator)
     if n_in is None:
         raise LoadError(f"{_kind(estimator)} is not fitted", remedy="call fit first")
     chain = Chain(limit=settings.max_parameters)
@@ -44,6 +44,15 @@ def load_estimator(estimator: Any, settings: Settings) -> Loaded:
     ending = _close(value)
     chain.finish(ending.logits, _kind(estimator))
     return Loaded(chain, ending, (int(n_in),), features)
+
+
+def _n_features(estimator: Any) -> int | None:
+    """Number of inputs; a pipeline that starts with "passthrough" does not say it itself."""
+    try:
+        return int(estimator.n_features_in_)
+    except AttributeError:
+        found = (_n_features(step) for _, step in getattr(estimator, "steps", ()))
+        return next((n_in for n_in in found if n_in is not None), None)
 
 
 def _kind(step: object) -> str:

@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 
 from deploy.arrays import Array
 from deploy.errors import LoadError
-from deploy.loaders.signal import Matrix, Signal, check_size
+from deploy.loaders.signal import Matrix, Signal
+from deploy.loaders.weights import check_size, doubled
 
 __all__ = [
     "average_pool",
@@ -34,7 +35,7 @@ def multiply_right(signal: Signal, matrix: Array) -> Signal:
     """signal @ matrix, with numpy's rules for 1-D and batched operands."""
     shape = _product_shape(signal.shape, matrix.shape)
     if matrix.ndim == 2 and signal.size == matrix.shape[0]:
-        return signal.mapped(np.array(matrix.T, dtype=np.float64, order="C"), shape)
+        return signal.mapped(doubled(matrix.T), shape)
     x = signal.indices()
     x = x.reshape(1, -1) if x.ndim == 1 else x
     c: Array = np.arange(matrix.size).reshape(matrix.shape)
@@ -51,7 +52,7 @@ def multiply_left(matrix: Array, signal: Signal) -> Signal:
     """matrix @ signal, with numpy's rules for 1-D and batched operands."""
     shape = _product_shape(matrix.shape, signal.shape)
     if matrix.ndim == 2 and signal.size == matrix.shape[1]:
-        return signal.mapped(np.array(matrix, dtype=np.float64, order="C"), shape)
+        return signal.mapped(doubled(matrix), shape)
     x = signal.indices()
     x = x.reshape(-1, 1) if x.ndim == 1 else x
     c: Array = np.arange(matrix.size).reshape(matrix.shape)

@@ -19,9 +19,8 @@ from deploy.errors import LoadError
 from deploy.loaders import linear
 from deploy.loaders.chain import Chain
 from deploy.loaders.result import Loaded, Settings
-from deploy.loaders.signal import check_size
 from deploy.loaders.tails import close_tail
-from deploy.loaders.weights import check_finite
+from deploy.loaders.weights import check_finite, check_size
 
 __all__ = ["load_nnet"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from deploy.errors import InputError, LoadError
 from deploy.loaders.chain import Chain
-from deploy.loaders.signal import MAX_PARAMETERS
 from deploy.loaders.tails import Ending, infer_rule
+from deploy.loaders.weights import MAX_PARAMETERS
 from deploy.model import Decision, Mlp
 
 __all__ = ["Loaded", "Settings", "build_model"]

@@ -22,24 +22,13 @@ import scipy.sparse
 from scipy.sparse import csr_array
 
 from deploy.arrays import Array
-from deploy.errors import LoadError
+from deploy.loaders.weights import MAX_PARAMETERS, check_size
 
-__all__ = ["MAX_PARAMETERS", "Signal", "check_size", "stack"]
+__all__ = ["Matrix", "Signal", "stack"]
 
-MAX_PARAMETERS = 1 << 26
-"""Most entries of one dense layer, unless the caller asks for more (2^26 float64 are 512 MiB)."""
 
 Matrix: TypeAlias = Any
 """A dense array or a scipy.sparse.csr_array (scipy ships no types)."""
-
-
-def check_size(entries: int, limit: int, what: str) -> None:
-    """Raise :class:`LoadError` where `what` would have more than `limit` entries."""
-    if entries > limit:
-        raise LoadError(
-            f"{what} would have {entries:,} entries, the limit is {limit:,}",
-            remedy="raise max_parameters if that is meant and memory allows it",
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ from deploy.arrays import Array
 from deploy.errors import LoadError
 from deploy.loaders.archive import Archive
 from deploy.loaders.damage import DAMAGE, one_line
-from deploy.loaders.signal import check_size
+from deploy.loaders.weights import check_size
 from deploy.requirement import require
 
 __all__ = ["KerasFile", "Layer", "read_h5", "read_keras"]

@@ -12,7 +12,8 @@ from deploy.arrays import Array
 from deploy.errors import LoadError
 from deploy.loaders import activations, linear
 from deploy.loaders.chain import Chain, Piece
-from deploy.loaders.keras.file import KerasFile, Layer, read_h5, read_keras
+from deploy.loaders.keras.file import KerasFile, Layer
+from deploy.loaders.keras.isolated import read_isolated
 from deploy.loaders.relayout import relayout
 from deploy.loaders.result import Loaded, Settings
 from deploy.loaders.signal import Signal
@@ -34,8 +35,7 @@ _NOTHING = frozenset(
 
 def load_keras(path: Path, settings: Settings, *, is_archive: bool) -> Loaded:
     """Read a .keras archive or a .h5 file into layers, naming the layer that cannot be read."""
-    read = read_keras if is_archive else read_h5
-    file = read(path, settings.max_parameters)
+    file = read_isolated(path, settings.max_parameters, is_archive=is_archive)
     shape = settings.input_shape or _row_shape(file)
     chain = Chain(limit=settings.max_parameters)
     value: Value = chain.input((1, *shape))

@@ -16,8 +16,12 @@ from onnx import TensorProto, numpy_helper
 
 from deploy.arrays import Array
 from deploy.errors import LoadError
+from deploy.loaders.onnx.wire import detach_weights
 
 __all__ = ["read_model", "read_tensor"]
+
+_DETACHED = 8 << 20
+"""Size from which large weights are read from the file when they are needed, not parsed."""
 
 MAX_FILE_BYTES = (1 << 31) - 1
 """Largest message that protobuf can hold."""
@@ -37,8 +41,9 @@ def read_model(path: Path) -> onnx.ModelProto:
             remedy="export with external data",
         )
     model = onnx.ModelProto()
+    small = detach_weights(path) if size > _DETACHED and not path.is_symlink() else None
     try:
-        model.ParseFromString(path.read_bytes())
+        model.ParseFromString(path.read_bytes() if small is None else small)
     except (DecodeError, RecursionError, ValueError) as error:
         raise LoadError(
             f"not an ONNX model, or damaged ({error})", remedy="export it again; check that the copy is complete"

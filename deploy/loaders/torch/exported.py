@@ -21,8 +21,8 @@ from deploy.arrays import Array
 from deploy.errors import LoadError
 from deploy.loaders.archive import Archive
 from deploy.loaders.damage import one_line
-from deploy.loaders.signal import check_size
 from deploy.loaders.torch.program import Call, Program, Reference
+from deploy.loaders.weights import check_size
 
 __all__ = ["read_exported"]
 
