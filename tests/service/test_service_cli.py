@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +15,9 @@ from standing import N_IN, N_OUT, Running, running, served
 
 import deploy
 from deploy.cli.main import run
+from deploy.service.trial import served_for_a_moment
 
 TOY = Path(__file__).parents[1] / "contract" / "toy"
-COMMAND = [sys.executable, "-P", "-c", "from deploy.cli.main import main; main()"]
 Call = Callable[..., tuple[int, Any]]
 
 
@@ -48,34 +44,6 @@ def rows(tmp_path, rng) -> Path:
     return tmp_path / "rows.npz"
 
 
-@contextmanager
-def serving(*arguments: object) -> Iterator[str]:
-    """`relu-deploy serve` in a process; gives the address it says, and drains it at the end."""
-    options = ["--port", "0", "--metrics-port", "0", "--workers", "1"]
-    process = subprocess.Popen(
-        [*COMMAND, "serve", *map(str, arguments), *options],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            match = re.search(r"ready: .* on (http://\S+?),", line)
-            if match:
-                yield match[1]
-                process.terminate()
-                process.communicate(timeout=30)
-                assert process.returncode == 0
-                return
-        raise AssertionError("".join(said))
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def test_serve_carries_a_target_that_no_line_of_the_trunk_names(tmp_path, rng, call) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(TOY)
@@ -87,7 +55,7 @@ def test_serve_carries_a_target_that_no_line_of_the_trunk_names(tmp_path, rng, c
         deploy.convert(
             random_mlp(rng, (5, 7, 3)), deploy.Calibration.read(f"{tmp_path / 'rows.npz'}[0:30]"), options
         ).write(bundle)
-        with serving(bundle, f"net:2={bundle}", "--store", tmp_path / "store") as url:
+        with served_for_a_moment(bundle, f"net:2={bundle}", "--workers", "1") as url:
             listed = httpx2.get(f"{url}/v2/models").json()
             assert listed == [{"name": "net-toy", "versions": ["1", "2"], "target": "toy", "ready": True}]
             data = f"{tmp_path / 'rows.npz'}[30:40]"

@@ -53,6 +53,7 @@ def run(
         "report": _draw(bundle_path, page_path, missing=missing),
         "convert": converted,
         "evaluate": {name: _brief(entry) for name, entry in evaluated["targets"].items()},
+        "served": _serve(bundle_path, real=real, missing=missing, progress=progress),
         "missing": [str(error) for error in missing],
     }
     if missing:
@@ -129,6 +130,43 @@ def _draw(bundle_path: Path, page: Path, *, missing: list[RequirementMissing]) -
     return str(page)
 
 
+def _serve(
+    path: Path, *, real: int, missing: list[RequirementMissing], progress: Progress
+) -> dict[str, dict[str, Any]]:
+    """Serve the bundle, ask as a client does, and compare with each target's reference."""
+    from deploy.bundle import Bundle
+    from deploy.dataset import HeldOut
+    from deploy.demo import HELD_OUT
+    from deploy.service.trial import predict_served
+
+    bundle = Bundle.read(path)
+    served = [name for name in bundle.targets if bundle.deployment(name).archives() is not None]
+    if not served:
+        return {}
+    progress.say(f"serving {', '.join(served)} on 127.0.0.1, {real} rows by a client")
+    rows = HeldOut.read(HELD_OUT).x[:real]
+    try:
+        answers = predict_served(path, rows)
+    except RequirementMissing as error:
+        progress.say(str(error))
+        missing.append(error)
+        return {}
+    decision = bundle.interface.decision
+    return {
+        name: {
+            "target": answer["target"],
+            "rows": len(rows),
+            "agreement": float(
+                decision.agree(bundle.deployment(answer["target"]).logits(rows), answer["logits"]).mean()
+            ),
+            "first_label": answer["labels"][0],
+            "seconds_per_row": answer["seconds"] / len(rows),
+            "key_bytes": answer["key_bytes"],
+        }
+        for name, answer in answers.items()
+    }
+
+
 def _brief(entry: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in ("panels", "worst_rows", "disagreeing_rows")}
 
@@ -137,6 +175,13 @@ def text(document: Json) -> str:
     """Draw the fidelity of each target, and say where to look."""
     assert isinstance(document, dict)
     lines = [fidelity_table(document["evaluate"]), ""]
+    for name, served in document["served"].items():
+        how = "encrypted, " if served["key_bytes"] else ""
+        agreement = f"{100 * served['agreement']:.0f} % as its reference decides"
+        lines.append(
+            f"served {name}: {how}row 0 is a {served['first_label']}; {served['rows']} rows, {agreement}, "
+            f"{1000 * served['seconds_per_row']:.0f} ms a row"
+        )
     lines.append(f"bundle: {document['bundle']}")
     if document["report"]:
         lines.append(f"report: {document['report']} (open it in a browser)")
