@@ -1,8 +1,8 @@
 """Damaged model files, and a worker that loads them under a limit of memory and time.
 
-``python damaged_files.py FOLDER COUNT SEED`` loads COUNT mutants of the files in FOLDER and prints one JSON line for
+``python damaged_files.py FOLDER COUNT SEED [detached]`` loads COUNT mutants of the files in FOLDER and prints one JSON line for
 each that ended in anything but a model or a LoadError. The mutant being loaded lies in FOLDER/mutants, so that a
-crash of the worker leaves its cause behind.
+crash of the worker leaves its cause behind. With ``detached`` the ONNX reader treats every weight as a large one.
 """
 
 from __future__ import annotations
@@ -134,11 +134,16 @@ def _stop(*_: object) -> None:
     raise TimeoutError(f"more than {SECONDS} s of processor time")
 
 
-def main(folder: Path, count: int, seed: int) -> None:
+def main(folder: Path, count: int, seed: int, *, detach: bool) -> None:
     import deploy
     from deploy.errors import LoadError
     from deploy.loaders.onnx import lowering  # noqa: F401 (imports count towards no limit)
 
+    if detach:
+        from deploy.loaders.onnx import file as onnx_file
+        from deploy.loaders.onnx import wire
+
+        onnx_file._DETACHED, wire._LARGE = 0, 16
     warnings.simplefilter("ignore")
     files = sorted(path for path in folder.iterdir() if path.is_file())
     if any(path.suffix in (".pt", ".pt2") for path in files):
@@ -176,4 +181,4 @@ def main(folder: Path, count: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), detach="detached" in sys.argv)

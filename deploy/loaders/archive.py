@@ -13,9 +13,10 @@ MAX_BYTES = 4 << 30
 """Largest total after decompression."""
 
 MAX_RATIO = 1000
-"""Largest growth of one member by decompression, above a megabyte."""
+"""Largest growth by decompression of a member of more than `LARGE` bytes; zeros grow about 1030 times."""
 
-_MEGABYTE = 1 << 20
+LARGE = 256 << 20
+"""Size up to which a member may be all zeros."""
 
 
 class Archive:
@@ -31,7 +32,7 @@ class Archive:
         total = 0
         for entry in self._zip.infolist():
             total += entry.file_size
-            if entry.file_size > _MEGABYTE and entry.file_size > MAX_RATIO * max(entry.compress_size, 1):
+            if entry.file_size > LARGE and entry.file_size > MAX_RATIO * max(entry.compress_size, 1):
                 raise LoadError(f"member {entry.filename} grows {MAX_RATIO} times by decompression")
         if total > MAX_BYTES:
             raise LoadError(f"{total:,} bytes after decompression, the limit is {MAX_BYTES:,}")
