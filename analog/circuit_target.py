@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deploy.dataset import Calibration
     from deploy.model import Equilibrium, Model
     from deploy.progress import Progress
+    from deploy.requirement import Requirement
     from deploy.target import ClientRole, Deployment, ServerRole
 
 __all__ = ["CircuitTarget"]
@@ -91,6 +92,12 @@ class CircuitTarget:
     def client(self, files: Mapping[str, bytes]) -> ClientRole | None:
         """None: a circuit is built, not served."""
         return None
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """What runs a netlist, for ``relu-deploy doctor``."""
+        from analog.engines.locate import LIBRARY, PROGRAM
+
+        return (LIBRARY, PROGRAM)
 
     def commands(self) -> Mapping[str, Command]:
         """None of its own."""

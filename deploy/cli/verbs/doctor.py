@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deploy.cli.verb import DoneBut
-from deploy.errors import ShadowError
+from deploy.errors import RequirementMissing, ShadowError
 from deploy.target import Command, Json
 from deploy.text import table
+
+if TYPE_CHECKING:
+    from deploy.requirement import Requirement
 
 __all__ = ["command"]
 
@@ -62,9 +65,17 @@ def _version(package: str) -> str | None:
 
 
 def _programs(target: Any) -> list[dict[str, Any]]:
-    """What a target says it can use, where it says so (``requirements``)."""
+    """What a target says it can use beside its packages, where it says so (``requirements``)."""
     requirements = target.requirements() if hasattr(target, "requirements") else ()
-    return [{"name": item.name, "is_met": item.is_met(), "install": item.install} for item in requirements]
+    return [{"name": item.name, "problem": _problem(item), "install": item.install} for item in requirements]
+
+
+def _problem(requirement: Requirement) -> str | None:
+    try:
+        requirement.check()
+    except RequirementMissing as error:
+        return str(error)
+    return None
 
 
 def _shared_names() -> list[str]:
@@ -89,10 +100,7 @@ def text(document: Json) -> str:
     lines.append(table(["extra", "state"], rows))
     for name, programs in document["targets"].items():
         lines.append(f"target {name} is registered")
-        lines += [
-            f"  {item['name']}: {'found' if item['is_met'] else 'not found; run: ' + item['install']}"
-            for item in programs
-        ]
+        lines += [f"  {item['problem'] or item['name'] + ': found'}" for item in programs]
     lines += [f"problem: {problem}" for problem in document["problems"]]
     return "\n".join(lines)
 
