@@ -103,8 +103,10 @@ class CkksTarget:
         )
 
     def commands(self) -> Mapping[str, Command]:
-        """None of its own so far."""
-        return {}
+        """``verify``: check a certificate."""
+        from fhe.verify import command
+
+        return {"verify": command}
 
 
 def _file(files: Mapping[str, bytes], name: str) -> bytes:

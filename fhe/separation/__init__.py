@@ -1,5 +1,6 @@
 """Decision-aware separation: polynomials in place of ReLU that keep the decisions of the network."""
 
-from fhe.separation.separate import Problem, Separation, separate
+from fhe.separation.problem import LastLayer, Problem
+from fhe.separation.separate import Separation, separate
 
-__all__ = ["Problem", "Separation", "separate"]
+__all__ = ["LastLayer", "Problem", "Separation", "separate"]

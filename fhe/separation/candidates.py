@@ -122,11 +122,19 @@ def climb(
 
 
 def finish(
-    lift: Lift, targets: Targets, anchor: Array, *, gamma: float, share: float = 1.0, strongest: float = 1e3
+    lift: Lift,
+    targets: Targets,
+    anchor: Array,
+    *,
+    gamma: float,
+    share: float = 1.0,
+    strongest: float = 1e3,
+    full_margin: bool = False,
 ) -> Fit:
     """Move as little as possible from `anchor` until every decision that can be kept is kept.
 
-    Climbs in strength and stops as soon as no row is decided differently.
+    Climbs in strength and stops as soon as no row is decided differently; with `full_margin`, as soon as every row
+    has nine tenths of the margin `gamma`.
     """
     start, strength = anchor, 0.1
     while True:
@@ -139,6 +147,7 @@ def finish(
             tolerance=1e-4,
             max_steps=12,
         )
-        if strength >= strongest or targets.agrees(fit.scores).all():
+        kept = targets.margins(fit.scores).min() >= 0.9 * gamma if full_margin else targets.agrees(fit.scores).all()
+        if strength >= strongest or kept:
             return fit
         start, strength = fit.parameters, strength * 10

@@ -5,12 +5,13 @@ Axes: ``batch``, ``units`` (all of a layer), ``free`` (those that a fit may move
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from deploy.arrays import Array
-from deploy.model import Affine, Mlp
+from deploy.model import Activation, Affine, Mlp, apply_activation
 from fhe.network import PolynomialNetwork, evaluate_polynomials
 from fhe.separation.basis import UnitBasis
 from fhe.separation.targets import orient_layer
@@ -69,12 +70,20 @@ class HiddenLayer:
         return np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(len(z), -1)
 
 
-def prepare_layer(z: Array, activation: str, after: Affine, degree: int) -> HiddenLayer:
-    """Sort the units of a layer with pre-activations z (batch, units), and fit the free ones by least squares."""
+def prepare_layer(
+    z: Array, activation: Activation, after: Affine, degree: int, *, every: bool = False
+) -> HiddenLayer:
+    """Sort the units of a layer with pre-activations z (batch, units), and fit the free ones by least squares.
+
+    With `every`, units that never change sign are free as well, squares too: all that moves and is used.
+    """
     exact = np.zeros((z.shape[1], max(degree, 2) + 1))
     low, high = z.min(axis=0), z.max(axis=0)
     unused = ~after.weight.any(axis=0)
-    if activation == "square":
+    if every:
+        free = (low < high) & ~unused
+        exact[~free & ~unused, 0] = apply_activation(activation, low[~free & ~unused])
+    elif activation == "square":
         free = np.zeros(z.shape[1], dtype=bool)
         exact[~unused, 2] = 1.0
     else:
@@ -84,10 +93,10 @@ def prepare_layer(z: Array, activation: str, after: Affine, degree: int) -> Hidd
     still = ~basis.scale[0].astype(bool)
     if still.any():
         where = np.flatnonzero(free)[still]
-        exact[where, 0] = np.maximum(z[:, where].mean(axis=0), 0.0)
+        exact[where, 0] = apply_activation(activation, z[:, where].mean(axis=0))
         free[where] = False
         basis = UnitBasis.over(z[:, free], degree)
-    on = np.maximum(z[:, free], 0.0)
+    on = apply_activation(activation, z[:, free])
     anchor = np.einsum("pbf,bf->pf", basis.values(z[:, free]), on) / len(z)
     return HiddenLayer(after, free, exact, basis, anchor, on.mean(axis=0))
 
@@ -113,21 +122,26 @@ def prepare_chain(model: Mlp, x: Array, degree: int) -> tuple[list[HiddenLayer],
     return layers, seen
 
 
-def assemble_network(model: Mlp, tables: list[Array], shifts: list[Array]) -> PolynomialNetwork:
+def assemble_network(
+    model: Mlp, tables: Sequence[Array], shifts: Sequence[Array], *, start: PolynomialNetwork | None = None
+) -> PolynomialNetwork:
     """Put polynomials and shifts of the next pre-activation together.
 
     Parameters
     ----------
-    tables : (units, degree + 1) for each hidden layer.
-    shifts : for each hidden layer, (n_next,) added to the bias after it; oriented (classes,) for the last.
+    tables : (units, degree + 1) for each of the last hidden layers.
+    shifts : for each table, (n_next,) added to the bias after it; oriented (classes,) for the last.
+    start : polynomials and affine layers that come before, where `tables` does not cover them all.
     """
-    affines = list(model.affines)
-    for index, shift in enumerate(shifts):
-        if index == len(shifts) - 1:
+    earlier = [] if start is None else list(start.coefficients[: len(model.activations) - len(tables)])
+    affines = list(model.affines) if start is None else list(start.affines[: len(earlier) + 1])
+    affines += model.affines[len(affines) :]
+    for index, shift in enumerate(shifts, start=len(earlier)):
+        if index == len(model.activations) - 1:
             shift = _deorient(model, shift)
         here = affines[index + 1]
         affines[index + 1] = Affine(here.weight, here.bias + shift, here.name)
-    return PolynomialNetwork(tuple(affines), tuple(tables), model.decision)
+    return PolynomialNetwork(tuple(affines), (*earlier, *tables), model.decision)
 
 
 def _deorient(model: Mlp, shift: Array) -> Array:

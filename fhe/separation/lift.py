@@ -137,7 +137,8 @@ class _UnitPoint:
         width = lift.features.shape[1]
         block = np.zeros((len(row), lift.size))
         difference = lift.weight[plus] - lift.weight[minus]
-        np.multiply(lift.features[row], np.tile(difference, lift.powers), out=block[:, :width])
+        block[:, :width] = lift.features[row]
+        block[:, :width].reshape(len(row), lift.powers, -1)[:] *= difference[:, None]
         place = np.arange(len(row))
         block[place, width + plus] = 1.0
         block[place, width + minus] -= 1.0

@@ -71,7 +71,7 @@ class SquaredHinge:
         return SquaredHinge(self.targets.take(rows), self.gamma)
 
 
-_NEGLIGIBLE = 1e-4
+_NEGLIGIBLE = 1e-3
 """Classes less likely than this add nothing that a step would notice."""
 
 

@@ -13,64 +13,22 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from deploy.arrays import Array
+from deploy.errors import CertificateRejected
 from deploy.model import Mlp
 from deploy.progress import SILENT, Progress
+from fhe.certificate_checker import check_certificate
 from fhe.network import PolynomialNetwork
 from fhe.options import CkksOptions
 from fhe.separation.candidates import climb, finish, fit_candidates
-from fhe.separation.chain import HiddenLayer, assemble_network, prepare_chain
-from fhe.separation.deep import DeepLift
-from fhe.separation.lift import Lift, UnitLift
+from fhe.separation.certificates import feasible_certificate
+from fhe.separation.exactness import fit_exactly
 from fhe.separation.losses import Divergence
 from fhe.separation.newton import Fit, minimise_anchored
+from fhe.separation.problem import Problem
 from fhe.separation.selection import Selection, make_folds, select_fit
 from fhe.separation.targets import Targets, orient_logits
 
 __all__ = ["Problem", "Separation", "separate"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Problem:
-    """A network to replace, prepared on its calibration rows.
-
-    Parameters
-    ----------
-    model : the ReLU network, at least one hidden layer.
-    layers : its hidden layers.
-    lift : the rows in the space of the coefficients.
-    targets : the decisions to keep.
-    anchor : least-squares parameters.
-    """
-
-    model: Mlp
-    layers: tuple[HiddenLayer, ...]
-    lift: Lift
-    targets: Targets
-    anchor: Array
-
-    @classmethod
-    def prepare(cls, model: Mlp, x: Array, targets: Targets, *, degree: int) -> Problem:
-        """Sort units, build bases, fit by least squares; x (batch, n_in)."""
-        layers, seen = prepare_chain(model, x, degree)
-        features = layers[0].features(seen[0])
-        if len(layers) > 1:
-            deep = DeepLift(tuple(layers), seen[0], features)
-            return cls(model, tuple(layers), deep, targets, deep.anchor())
-        layer = layers[0]
-        lift = UnitLift(features, layer.after.weight[:, layer.free], layer.unmoved(seen[0]))
-        return cls(
-            model, tuple(layers), lift, targets, np.append(layer.anchor.ravel(), np.zeros(layer.after.n_out))
-        )
-
-    def network(self, parameters: Array) -> PolynomialNetwork:
-        """The polynomial network at these parameters."""
-        if isinstance(self.lift, DeepLift):
-            parts = self.lift.split(parameters)
-        else:
-            count = self.layers[0].anchor.size
-            parts = [(parameters[:count].reshape(self.layers[0].anchor.shape), parameters[count:])]
-        tables = [layer.polynomials(mine) for layer, (mine, _) in zip(self.layers, parts, strict=True)]
-        return assemble_network(self.model, tables, [shift for _, shift in parts])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +86,10 @@ def _separate(
         "units": [],
         "parameters": 0,
     }
+    certificates: dict[str, bytes] = {}
     network = PolynomialNetwork(model.affines, (), model.decision) if not model.activations else None
+    if network is None and options.fit == "exact" and targets.counts.any() and model.decision.rule != "value":
+        network = fit_exactly(model, x, targets, options, report, certificates, progress=progress)
     if network is None:
         problem = Problem.prepare(model, x, targets, degree=options.degree)
         report["units"], report["parameters"] = _unit_report(problem), problem.lift.size
@@ -139,7 +100,33 @@ def _separate(
                 parameters, report["fit"] = _fit(problem, options, rng, progress, report)
         network = problem.network(parameters)
     report["min_margin"] = _least_margin(model, network, targets, x)
-    return Separation(network, report)
+    _certify(model, network, x, options, report, certificates)
+    return Separation(network, report, certificates)
+
+
+def _certify(
+    model: Mlp,
+    network: PolynomialNetwork,
+    x: Array,
+    options: CkksOptions,
+    report: dict[str, Any],
+    certificates: dict[str, bytes],
+) -> None:
+    """Write the claim that all decisions are kept, where they are, and check every claim from scratch."""
+    margin = report["min_margin"]
+    if margin is not None and margin > 0 and model.activations:
+        claim = options.gamma if margin >= options.gamma else margin * (1 - 1e-6)
+        certificates["feasible.json"] = feasible_certificate(model, network, x, margin=claim)
+        report["separable"] = True
+    for name, data in list(certificates.items()):
+        try:
+            checked = check_certificate(data, model, x)
+        except CertificateRejected as error:
+            report["warnings"].append(f"certificate {name} was dropped: {error}")
+            report["separable"] = None
+            del certificates[name]
+        else:
+            report["certificates"].append({"kind": checked.kind, "verified": True, "claim": checked.claim})
 
 
 def _least_margin(model: Mlp, network: PolynomialNetwork, targets: Targets, x: Array) -> float | None:

@@ -1,0 +1,115 @@
+"""A network to replace, prepared on its calibration rows: as a whole, or its last hidden layer alone.
+
+Axes: ``batch``, ``n_in``, ``n_out``, ``units``, ``parameters``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from deploy.arrays import Array
+from deploy.model import Affine, Mlp
+from fhe.network import PolynomialNetwork, evaluate_polynomials
+from fhe.separation.chain import HiddenLayer, assemble_network, prepare_chain, prepare_layer
+from fhe.separation.deep import DeepLift
+from fhe.separation.lift import Lift, UnitLift
+from fhe.separation.targets import Targets, orient_layer
+
+__all__ = ["LastLayer", "Problem"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """A network to replace, prepared on its calibration rows.
+
+    Parameters
+    ----------
+    model : the ReLU network, at least one hidden layer.
+    layers : its hidden layers.
+    lift : the rows in the space of the coefficients.
+    targets : the decisions to keep.
+    anchor : least-squares parameters.
+    """
+
+    model: Mlp
+    layers: tuple[HiddenLayer, ...]
+    lift: Lift
+    targets: Targets
+    anchor: Array
+
+    @classmethod
+    def prepare(cls, model: Mlp, x: Array, targets: Targets, *, degree: int) -> Problem:
+        """Sort units, build bases, fit by least squares; x (batch, n_in)."""
+        layers, seen = prepare_chain(model, x, degree)
+        features = layers[0].features(seen[0])
+        if len(layers) > 1:
+            deep = DeepLift(tuple(layers), seen[0], features)
+            return cls(model, tuple(layers), deep, targets, deep.anchor())
+        layer = layers[0]
+        lift = UnitLift(features, layer.after.weight[:, layer.free], layer.unmoved(seen[0]))
+        return cls(
+            model, tuple(layers), lift, targets, np.append(layer.anchor.ravel(), np.zeros(layer.after.n_out))
+        )
+
+    def network(self, parameters: Array) -> PolynomialNetwork:
+        """The polynomial network at these parameters."""
+        if isinstance(self.lift, DeepLift):
+            parts = self.lift.split(parameters)
+        else:
+            count = self.layers[0].anchor.size
+            parts = [(parameters[:count].reshape(self.layers[0].anchor.shape), parameters[count:])]
+        tables = [layer.polynomials(mine) for layer, (mine, _) in zip(self.layers, parts, strict=True)]
+        return assemble_network(self.model, tables, [shift for _, shift in parts])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LastLayer:
+    """The last hidden layer behind fixed polynomials: linear in its coefficients whatever the depth.
+
+    Parameters
+    ----------
+    before : polynomials of the earlier layers (those of the last layer do not matter), or None without earlier ones.
+    layer : the last hidden layer; every unit that moves is free.
+    lift : the rows in the space of its coefficients.
+    anchor : parameters of least squares, or of `before`'s own last layer.
+    """
+
+    model: Mlp
+    before: PolynomialNetwork | None
+    layer: HiddenLayer
+    lift: UnitLift
+    anchor: Array
+
+    @classmethod
+    def behind(cls, model: Mlp, x: Array, *, degree: int, before: PolynomialNetwork | None = None) -> LastLayer:
+        """Prepare on rows x (batch, n_in)."""
+        if len(model.activations) == 1:
+            before = None
+        z = model.affines[0](x) if before is None else before.preactivations(x)[-2]
+        after = model.affines[-1] if before is None else before.affines[-1]
+        oriented = Affine(*orient_layer(model.decision, after.weight, model.affines[-1].bias))
+        layer = prepare_layer(z, model.activations[-1], oriented, degree, every=True)
+        if before is not None:
+            layer = _anchored_at(layer, before, z)
+        width = oriented.n_out
+        lift = UnitLift(layer.features(z), oriented.weight[:, layer.free], layer.unmoved(z))
+        shift = np.zeros(width)
+        if before is not None:
+            shift = orient_layer(model.decision, after.weight, before.affines[-1].bias - model.affines[-1].bias)[1]
+        return cls(model, before, layer, lift, np.append(layer.anchor.ravel(), shift))
+
+    def network(self, parameters: Array) -> PolynomialNetwork:
+        """The polynomial network at these parameters."""
+        count = self.layer.anchor.size
+        table = self.layer.polynomials(parameters[:count].reshape(self.layer.anchor.shape))
+        return assemble_network(self.model, [table], [parameters[count:]], start=self.before)
+
+
+def _anchored_at(layer: HiddenLayer, network: PolynomialNetwork, z: Array) -> HiddenLayer:
+    """The layer with a network's own polynomials, expressed in its basis, as the anchor."""
+    values = evaluate_polynomials(network.coefficients[-1][layer.free], z[:, layer.free])
+    constant = values.mean(axis=0)
+    anchor = np.einsum("pbf,bf->pf", layer.basis.values(z[:, layer.free]), values) / len(z)
+    return replace(layer, anchor=anchor, constant=constant)
