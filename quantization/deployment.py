@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from deploy.arrays import Array
 from deploy.cost import Quantity
+from deploy.errors import BundleError, PlanError
 from deploy.model import Mlp
 from deploy.study import Study
 from deploy.target import Archives, Bound, Engine, Json, Panel
-from quantization.engines import NumpyEngine
-from quantization.files import BIASES, CODES, COLUMNS, NETWORK, SCALES, read_network, write_network
-from quantization.network import QuantizedMlp
+from quantization.arithmetic import Arithmetic, read_arithmetic
+from quantization.engines import build_engines
+from quantization.files import BIASES, CODES, COLUMNS, SCALES, write_network
+from quantization.latency import LatencyStudy
+from quantization.onnx_integer import build_integer_model
+from quantization.onnx_weights import build_weight_model
 
 __all__ = ["TernaryDeployment", "load_deployment"]
 
-REPORT = "report.json"
-REFERENCE = "codes times scales in float64, activations not rounded"
+REPORT, MODEL, INTEGER_MODEL = "report.json", "model.onnx", "integer.onnx"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,75 +38,124 @@ class TernaryDeployment:
     Parameters
     ----------
     model : the float network.
-    network : codes and scales.
-    report : what the conversion measured, JSON.
+    arithmetic : codes and scales, and how they are evaluated.
+    report : what the conversion tried and measured, JSON.
     """
 
     model: Mlp
-    network: QuantizedMlp
-    report: Mapping[str, Json]
+    arithmetic: Arithmetic
+    report: Mapping[str, Any]
 
     def files(self) -> Mapping[str, bytes]:
-        """Codes, scales, biases and the report of the conversion."""
-        return {**write_network(self.network), REPORT: (json.dumps(self.report, indent=1) + "\n").encode()}
+        """Codes, scales, biases, the report, and both ONNX forms where they exist."""
+        found = {
+            **self.arithmetic.files(),
+            REPORT: (json.dumps(self.report, indent=1, allow_nan=False) + "\n").encode(),
+        }
+        with suppress(PlanError):
+            found[MODEL] = build_weight_model(self.arithmetic.network)
+        if self.arithmetic.program is not None:
+            found[INTEGER_MODEL] = build_integer_model(self.arithmetic.program)
+        return found
 
     def archives(self) -> Archives | None:
         """The client needs nothing but the interface; the server gets codes, scales and biases."""
-        return Archives(client={}, server=write_network(self.network))
+        return Archives(client={}, server=self.arithmetic.files())
 
     def logits(self, x: Array) -> Array:
         """The reference: (batch, n_in) -> (batch, n_out)."""
-        return self.network.logits(x)
+        return self.arithmetic.logits(x)
 
     def bound(self, x: Array) -> Bound | None:
         """None: the distance of a rounding from its float network is measured, not bounded."""
         return None
 
     def engines(self) -> Mapping[str, Engine]:
-        """Real runs."""
-        return {"numpy": NumpyEngine(self.network)}
+        """Real runs: the integer program on every run time, packed weights in onnxruntime, float64."""
+        return build_engines(self.arithmetic)
 
     def studies(self) -> Mapping[str, Study]:
-        """None."""
-        return {}
+        """``latency``: every run time against float32, at any batch."""
+        return {"latency": LatencyStudy(self.model, self.arithmetic)}
 
     def cost(self) -> tuple[Quantity, ...]:
-        """Bytes and bits a weight, scales and biases included."""
+        """Bytes, bits a weight, and the additions that zero codes leave."""
+        network = self.arithmetic.network
+        additions = sum(int(np.count_nonzero(plane.codes)) for layer in network.layers for plane in layer.planes)
         return (
             Quantity("bytes", self.stored_bytes, "B", "exact", "server"),
             Quantity("bits_per_weight", self.bits_per_weight, "bit", "exact", "server"),
+            Quantity("float32_bytes", 4 * self.model.parameters, "B", "exact", "server"),
+            Quantity("additions_per_row", additions, "1", "exact", "server"),
         )
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of codes, scales and biases on disk."""
-        files = write_network(self.network)
+        """Bytes of codes, scales, biases and column factors on disk."""
+        files = write_network(self.arithmetic.network)
         return sum(len(files[name]) for name in (CODES, SCALES, BIASES, COLUMNS))
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits of codes and scales on disk over the number of weights."""
-        files = write_network(self.network)
-        return 8 * (len(files[CODES]) + len(files[SCALES])) / self.network.weights
+        """Bits of codes, scales and column factors on disk over the number of weights."""
+        files = write_network(self.arithmetic.network)
+        return 8 * sum(len(files[name]) for name in (CODES, SCALES, COLUMNS)) / self.arithmetic.network.weights
 
     def summary(self) -> Mapping[str, Json]:
-        """Reference, size, and what was kept."""
+        """Reference, size, what was tried and what became of each layer."""
         return {
-            "reference": REFERENCE,
+            "reference": self.arithmetic.describe(),
             "bits_per_weight": self.bits_per_weight,
             "bytes": self.stored_bytes,
             **self.report,
         }
 
     def panels(self, x: Array) -> tuple[Panel, ...]:
-        """None yet."""
-        return ()
+        """What was tried, and each layer."""
+        tried, layers = self.report["tried"], self.report["layers"]
+        names = [layer["name"] for layer in layers]
+        return (
+            Panel(
+                "Candidates by loss on the calibration rows",
+                "table",
+                {"columns": ["candidate", "loss"], "rows": [[item["name"], item["loss"]] for item in tried]},
+                caption="The first is kept. Loss: KL in nats; squared error over variance for a value decision.",
+            ),
+            Panel(
+                "Zero codes and flipped signs by layer",
+                "bar",
+                {
+                    "labels": names,
+                    "series": {
+                        "zero codes": [layer["zeros"] for layer in layers],
+                        "codes against sign(W)": [layer["sign_flips"] for layer in layers],
+                    },
+                },
+                y_label="share",
+                caption="Rounding with feedback flips signs on purpose: keeping them is not the objective.",
+            ),
+            Panel(
+                "Relative squared error by layer",
+                "bar",
+                {
+                    "labels": names,
+                    "series": {
+                        "weights": [layer["weight_error"] for layer in layers],
+                        "pre-activations": [layer["output_error"] for layer in layers],
+                    },
+                },
+                y_label="error over energy",
+                caption="Feedback trades weight error for output error, which is the one that counts.",
+            ),
+        )
 
 
 def load_deployment(files: Mapping[str, bytes], model: Mlp) -> TernaryDeployment:
     """Read back what :meth:`TernaryDeployment.files` gave."""
-    return TernaryDeployment(
-        model,
-        read_network({name: files[name] for name in (NETWORK, CODES, SCALES, BIASES, COLUMNS)}),
-        json.loads(files[REPORT]),
-    )
+    if REPORT not in files:
+        raise BundleError(f"{REPORT} is missing")
+    try:
+        report = json.loads(files[REPORT])
+    except ValueError as error:
+        raise BundleError(f"is no JSON: {error}", place=REPORT) from None
+    return TernaryDeployment(model, read_arithmetic(files), report)

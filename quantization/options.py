@@ -25,3 +25,11 @@ class TernaryOptions(BaseModel):
         le=256,
         description="width of the K-best refinement, 0 for none; by default what the sizes allow",
     )
+    reference: Literal["float", "integer"] = Field(
+        "float",
+        description="what counts as the deployment's answer: codes times scales in float64, or the integer program",
+    )
+    activations: Literal["auto", "8", "16"] = Field(
+        "auto",
+        description="bits of activations in the integer program; auto takes 16 where 8 cost over a tenth of the KL",
+    )

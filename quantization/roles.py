@@ -15,7 +15,7 @@ from deploy.errors import BundleError, WireError
 from deploy.interface import INTERFACE_FILE, Feature, InputGuard, Interface
 from deploy.model import Decision
 from deploy.target import KeyPair, Limits, Signature, Tensor
-from quantization.files import read_network
+from quantization.arithmetic import read_arithmetic
 
 __all__ = ["TernaryClient", "TernaryServer", "open_client", "open_server"]
 
@@ -26,8 +26,9 @@ class TernaryServer:
     """Evaluates the reference on rows that it is sent; it holds codes and scales and no key."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        self._reference = read_network(files)
-        n_in, n_out = self._reference.n_in, self._reference.n_out
+        self._reference = read_arithmetic(files)
+        n_in, n_out = self._reference.network.n_in, self._reference.network.n_out
+        self._n_in = n_in
         self.signature = Signature(Tensor("x", "FP64", (-1, n_in)), Tensor("logits", "FP64", (-1, n_out)))
         self.limits = Limits(
             request_bytes=8 * n_in * ROWS_PER_REQUEST,
@@ -51,13 +52,13 @@ class TernaryServer:
         ------
         WireError : no whole number of rows, too many of them, or a value that is not finite.
         """
-        row_bytes = 8 * self._reference.n_in
+        row_bytes = 8 * self._n_in
         if not request or len(request) % row_bytes:
             raise WireError(
                 f"{len(request)} bytes are no whole rows of {row_bytes}",
                 code="bad_tensor",
                 http_status=400,
-                hint=f"send float64 rows of {self._reference.n_in} values",
+                hint=f"send float64 rows of {self._n_in} values",
             )
         if len(request) > self.limits.request_bytes:
             raise WireError(
@@ -66,7 +67,7 @@ class TernaryServer:
                 http_status=413,
                 hint="send fewer rows in one request",
             )
-        rows = np.frombuffer(request, dtype="<f8").reshape(-1, self._reference.n_in)
+        rows = np.frombuffer(request, dtype="<f8").reshape(-1, self._n_in)
         if not np.isfinite(rows).all():
             row = int(np.argmin(np.isfinite(rows).all(axis=1)))
             raise WireError(f"row {row} is not finite", code="not_finite", hint="send numbers")
