@@ -26,10 +26,9 @@ Axes: ``batch``, ``n_in``, ``n_out``.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -37,19 +36,9 @@ from deploy.arrays import Array
 from deploy.errors import PlanError
 from deploy.requirement import require
 from quantization.integer import IntegerMlp, requantize, split_bytes
+from quantization.two_bit_ir import BLOCK, Form, build_module
 
 __all__ = ["BLOCK", "Form", "JitRun", "TwoBitKernel", "available_forms", "compile_kernel", "pack_blocks"]
-
-Form = Literal["avx512vnni", "avx2", "portable"]
-
-BLOCK = 256
-"""Columns of a block: 64 bytes of four digits."""
-
-_AHEAD = 8192
-"""Bytes of weights to ask the memory for in advance."""
-
-_TILES = ((4, 2), (1, 4))
-"""Rows of activations and weight rows that one pass serves, the larger batch first."""
 
 
 def pack_blocks(codes: Array) -> Array:
@@ -94,15 +83,15 @@ class TwoBitKernel:
     form: Form
     engine: Any
     call: Any
+    requantize8: Any
+    requantize16: Any
 
     def accumulate(self, packed: Array, q: Array) -> Array:
         """Accumulators of int8 activations q (batch, n_in) under packed codes: (batch, n_out) int32."""
         n_out, blocks = packed.shape[:2]
-        batch, n_in = q.shape
-        if n_in != blocks * BLOCK or not q.flags.c_contiguous or q.dtype != np.int8:
-            padded = np.zeros((batch, blocks * BLOCK), dtype=np.int8)
-            padded[:, :n_in] = q
-            q = padded
+        batch = len(q)
+        q = _spread(q)
+        assert q.dtype == np.int8 and q.shape[1] == blocks * BLOCK
         out = np.empty((batch, n_out), dtype=np.int32)
         self.call(packed.ctypes.data, q.ctypes.data, out.ctypes.data, n_out, blocks, batch)
         return out
@@ -123,24 +112,32 @@ def compile_kernel(form: Form | None = None) -> TwoBitKernel:
     machine = binding.Target.from_default_triple().create_target_machine(
         cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3, jit=True
     )
-    module = binding.parse_assembly(
-        str(_build_module(form, binding.get_default_triple(), str(machine.target_data)))
-    )
+    module = binding.parse_assembly(str(build_module(form, binding.get_default_triple(), str(machine.target_data))))
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = True
     passes = binding.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     pointer, length = ctypes.c_void_p, ctypes.c_int64
-    signature = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, length, length, length)
-    return TwoBitKernel(form, engine, signature(engine.get_function_address("accumulate")))
+    accumulate = ctypes.CFUNCTYPE(None, *[pointer] * 3, *[length] * 3)
+    rescale = ctypes.CFUNCTYPE(None, *[pointer] * 6, *[length] * 4)
+    return TwoBitKernel(
+        form,
+        engine,
+        accumulate(engine.get_function_address("accumulate")),
+        rescale(engine.get_function_address("requantize8")),
+        rescale(engine.get_function_address("requantize16")),
+    )
 
 
 class JitRun:
     """An integer program on packed codes: the same bits as :func:`quantization.integer.run_int64`.
 
-    Planes with more than three levels go through exact float64 products instead of the kernel.
+    Where every layer is one ternary plane with one scale a row, activations stay in the kernel's own layout from
+    layer to layer. Other networks go through numpy between products, and planes of more than three levels through
+    exact float64 products.
     """
 
     def __init__(self, program: IntegerMlp, form: Form | None = None) -> None:
@@ -153,9 +150,52 @@ class JitRun:
             ]
             for layer in program.layers
         ]
+        self._plain = all(len(layer.terms) == 1 and layer.terms[0].levels == 1 for layer in program.layers)
+        if self._plain:
+            widths = [packed.shape[1] * BLOCK for (packed,) in self._packed[1:]] + [0]
+            self._chain = [
+                (
+                    packed.ctypes.data,
+                    *packed.shape[:2],
+                    layer.terms[0].multiplier.ctypes.data,
+                    layer.offset.ctypes.data,
+                    layer.shift,
+                    width,
+                )
+                for layer, (packed,), width in zip(program.layers, self._packed, widths, strict=True)
+            ]
+            self._scratch_bytes = sum(4 * step[1] + step[6] for step in self._chain)
 
     def __call__(self, q: Array) -> Array:
         """(batch, n_in) integers -> (batch, n_out) int64."""
+        return self._run_chain(q) if self._plain else self._run_terms(q)
+
+    def _run_chain(self, q: Array) -> Array:
+        """All layers between one allocation and one numpy expression: at batch 1 that is most of the time."""
+        program, kernel, batch = self._program, self.kernel, len(q)
+        parts = 1 if program.bits == 8 else 2
+        rescale = kernel.requantize8 if parts == 1 else kernel.requantize16
+        scratch = np.empty(batch * parts * self._scratch_bytes, dtype=np.int8)
+        at = scratch.ctypes.data
+        inputs = [_spread(part) for part in (split_bytes(q) if parts == 2 else (np.asarray(q, dtype=np.int8),))]
+        rows = [part.ctypes.data for part in inputs]
+        for packed, n_out, blocks, multiplier, offset, shift, width in self._chain:
+            sums = [at + part * batch * 4 * n_out for part in range(parts)]
+            for row, total in zip(rows, sums, strict=True):
+                kernel.call(packed, row, total, n_out, blocks, batch)
+            at += parts * batch * 4 * n_out
+            if not width:
+                break
+            rows = [at + part * batch * width for part in range(parts)]
+            rescale(sums[0], sums[-1], multiplier, offset, rows[0], rows[-1], shift, n_out, batch, width)
+            at += parts * batch * width
+        last, n_out = program.layers[-1], program.n_out
+        begin = sums[0] - scratch.ctypes.data
+        whole = scratch[begin : begin + parts * batch * 4 * n_out].view(np.int32).reshape(parts, batch, n_out)
+        total = whole[0].astype(np.int64) if parts == 1 else 256 * whole[0].astype(np.int64) + whole[1]
+        return np.asarray(last.terms[0].multiplier * total + last.offset)
+
+    def _run_terms(self, q: Array) -> Array:
         program = self._program
         h = np.asarray(q)
         for index, (layer, packed) in enumerate(zip(program.layers, self._packed, strict=True)):
@@ -171,270 +211,16 @@ class JitRun:
         if levels > 1:
             return np.asarray(h.astype(np.float64) @ weights).astype(np.int64)
         if self._program.bits == 8:
-            return self.kernel.accumulate(weights, h.astype(np.int8))
+            return self.kernel.accumulate(weights, h.astype(np.int8)).astype(np.int64)
         high, low = (self.kernel.accumulate(weights, part).astype(np.int64) for part in split_bytes(h))
         return 256 * high + low
 
 
-def _build_module(form: Form, triple: str, layout: str) -> Any:
-    """LLVM module with ``accumulate(packed, q, out, n_out, blocks, batch)``."""
-    ir = require("llvmlite.ir", extra="ternary")
-    module = ir.Module(name="two_bit")
-    module.triple, module.data_layout = triple, layout
-    byte, word = ir.IntType(8).as_pointer(), ir.IntType(64)
-    kind = ir.FunctionType(ir.VoidType(), [byte, byte, ir.IntType(32).as_pointer(), word, word, word])
-    function = ir.Function(module, kind, "accumulate")
-    packed, q, out, n_out, blocks, batch = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    tile = _Tile(ir, module, builder, form, blocks)
-
-    def constant(value: int) -> Any:
-        return ir.Constant(word, value)
-
-    def line(start: Any, index: Any, offset: int, size: Any) -> Any:
-        return builder.gep(start, [builder.mul(builder.add(index, constant(offset)), size)])
-
-    row_bytes, q_bytes = builder.mul(blocks, constant(64)), builder.mul(blocks, constant(BLOCK))
-    first = constant(0)
-    for items, rows in _TILES:
-        past = builder.and_(batch, constant(-items))
-        with _loop(ir, builder, first, past, items) as item:
-            activations = [line(q, item, at, q_bytes) for at in range(items)]
-            targets = [line(out, item, at, n_out) for at in range(items)]
-            excess = tile.excess(activations)
-            whole = builder.and_(n_out, constant(-rows))
-            for begin, end, height in ((constant(0), whole, rows), (whole, n_out, 1)):
-                with _loop(ir, builder, begin, end, height) as row:
-                    weights = [line(packed, row, at, row_bytes) for at in range(height)]
-                    for at, sums in enumerate(tile.sums(weights, activations)):
-                        for target, total, twice in zip(targets, sums, excess, strict=True):
-                            place = builder.gep(target, [builder.add(row, constant(at))])
-                            builder.store(builder.sub(total, twice), place)
-        first = past
-    builder.ret_void()
-    return module
-
-
-class _Tile:
-    """Sums of a few weight rows over a few rows of activations, block after block."""
-
-    def __init__(self, ir: Any, module: Any, builder: Any, form: Form, blocks: Any) -> None:
-        self._ir, self._builder, self._blocks = ir, builder, blocks
-        self._inner = _INNER[form](ir, module, builder)
-        lanes = self._inner.lanes
-        self._empty = ir.Constant(lanes, [0] * lanes.count)
-        kind = ir.FunctionType(ir.IntType(32), [lanes])
-        self._reduce = ir.Function(module, kind, f"llvm.vector.reduce.add.v{lanes.count}i32")
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), number, number, number])
-        self._prefetch = ir.Function(module, kind, "llvm.prefetch.p0")
-
-    def excess(self, activations: list[Any]) -> list[Any]:
-        """Twice the sum of each row of activations."""
-        inner = self._inner
-        twos = self._ir.Constant(inner.bytes, [2] * inner.bytes.count)
-
-        def step(block: Any, sums: list[Any]) -> list[Any]:
-            for part in range(64 // inner.bytes.count):
-                loads = [self._activations(q, block, part) for q in activations]
-                sums = [inner.add(total, [twos] * 4, load) for total, load in zip(sums, loads, strict=True)]
-            return sums
-
-        return [self._total(total) for total in self._over_blocks(len(activations), step)]
-
-    def sums(self, weights: list[Any], activations: list[Any]) -> list[list[Any]]:
-        """Sum of digits times activations for each weight row and each row of activations."""
-        inner, items = self._inner, len(activations)
-        in_place = inner.in_place and items == 1
-        separate = 4 if items == 1 else 1
-
-        def step(block: Any, sums: list[Any]) -> list[Any]:
-            for part in range(64 // inner.bytes.count):
-                loads = [self._activations(q, block, part) for q in activations]
-                for at, row in enumerate(weights):
-                    digits = self._digits(row, block, part, in_place=in_place)
-                    for item, load in enumerate(loads):
-                        place = (at * items + item) * separate
-                        mine = slice(place, place + separate)
-                        sums[mine] = (
-                            inner.add_apart(sums[mine], digits, load)
-                            if separate > 1
-                            else [inner.add(sums[place], digits, load)]
-                        )
-            return sums
-
-        found = self._over_blocks(len(weights) * items * separate, step)
-        totals = []
-        for start in range(0, len(found), separate):
-            total = found[start]
-            for digit, extra in enumerate(found[start + 1 : start + separate], start=1):
-                if in_place:
-                    extra = self._builder.ashr(
-                        extra, self._ir.Constant(inner.lanes, [2 * digit] * inner.lanes.count)
-                    )
-                total = self._builder.add(total, extra)
-            totals.append(self._total(total))
-        return [totals[start : start + items] for start in range(0, len(totals), items)]
-
-    def _over_blocks(self, count: int, step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-        word = self._ir.IntType(64)
-        loop = _loop(self._ir, self._builder, self._ir.Constant(word, 0), self._blocks, 1, [self._empty] * count)
-        with loop as block:
-            loop.following = step(block, list(loop.carried))
-        return loop.carried
-
-    def _total(self, lanes: Any) -> Any:
-        return self._builder.call(self._reduce, [lanes])
-
-    def _load(self, line: Any, block: Any, size: int, offset: int) -> Any:
-        word, builder = self._ir.IntType(64), self._builder
-        at = builder.add(builder.mul(block, self._ir.Constant(word, size)), self._ir.Constant(word, offset))
-        pointer = builder.bitcast(builder.gep(line, [at]), self._inner.bytes.as_pointer())
-        return builder.load(pointer, align=1)
-
-    def _activations(self, line: Any, block: Any, part: int) -> list[Any]:
-        width = self._inner.bytes.count
-        return [self._load(line, block, BLOCK, 64 * digit + width * part) for digit in range(4)]
-
-    def _digits(self, line: Any, block: Any, part: int, *, in_place: bool = False) -> list[Any]:
-        """The four digits of a run of bytes, shifted down as 16-bit words and masked; in place, only masked."""
-        ir, builder, kind = self._ir, self._builder, self._inner.bytes
-        loaded = self._load(line, block, 64, kind.count * part)
-        if part == 0:
-            word = ir.IntType(64)
-            ahead = builder.add(builder.mul(block, ir.Constant(word, 64)), ir.Constant(word, _AHEAD))
-            read_keep_data = [ir.Constant(ir.IntType(32), flag) for flag in (0, 3, 1)]
-            builder.call(self._prefetch, [builder.gep(line, [ahead]), *read_keep_data])
-        words = ir.VectorType(ir.IntType(16), kind.count // 2)
-        if in_place:
-            masks = [(3 << 2 * digit) - (256 if digit == 3 else 0) for digit in range(4)]
-            return [builder.and_(loaded, ir.Constant(kind, [mask] * kind.count)) for mask in masks]
-        mask = ir.Constant(kind, [3] * kind.count)
-        found = []
-        for digit in range(4):
-            shifted = builder.lshr(builder.bitcast(loaded, words), ir.Constant(words, [2 * digit] * words.count))
-            found.append(builder.and_(builder.bitcast(shifted, kind), mask))
-        return found
-
-
-class _loop:
-    """``for index in range(begin, end, step)`` around the body of a ``with``, carrying values from round to
-    round."""
-
-    def __init__(self, ir: Any, builder: Any, begin: Any, end: Any, step: int, initial: Sequence[Any] = ()) -> None:
-        function, before = builder.function, builder.block
-        self._head, self._body = function.append_basic_block("head"), function.append_basic_block("body")
-        self._exit = function.append_basic_block("exit")
-        self._builder, self._end, self._step = builder, end, ir.Constant(begin.type, step)
-        builder.branch(self._head)
-        builder.position_at_end(self._head)
-        self._index = builder.phi(begin.type)
-        self._index.add_incoming(begin, before)
-        self.carried = [builder.phi(value.type) for value in initial]
-        for phi, value in zip(self.carried, initial, strict=True):
-            phi.add_incoming(value, before)
-        self.following: list[Any] = []
-
-    def __enter__(self) -> Any:
-        more = self._builder.icmp_signed("<", self._index, self._end)
-        self._builder.cbranch(more, self._body, self._exit)
-        self._builder.position_at_end(self._body)
-        return self._index
-
-    def __exit__(self, *exc: object) -> None:
-        end = self._builder.block
-        self._index.add_incoming(self._builder.add(self._index, self._step), end)
-        for phi, value in zip(self.carried, self.following, strict=True):
-            phi.add_incoming(value, end)
-        self._builder.branch(self._head)
-        self._builder.position_at_end(self._exit)
-
-
-class _Inner:
-    """Digits (unsigned bytes below 4) times activations (signed bytes), added to int32 lanes."""
-
-    width: int
-    in_place = False
-    """Whether ``digit << 2k``, up to 192, may stand for a digit."""
-
-    def __init__(self, ir: Any, module: Any, builder: Any) -> None:
-        self._ir, self._builder = ir, builder
-        self.bytes = ir.VectorType(ir.IntType(8), self.width)
-        self.lanes = ir.VectorType(ir.IntType(32), self.width // 4)
-        self.declare(module)
-
-    def declare(self, module: Any) -> None:
-        """Declare the instructions that are used."""
-
-    def add(self, total: Any, digits: list[Any], q: list[Any]) -> Any:
-        """total + Σ_k digits[k] q[k]."""
-        raise NotImplementedError
-
-    def add_apart(self, totals: list[Any], digits: list[Any], q: list[Any]) -> list[Any]:
-        """The same into four totals, where waiting for one would cost time."""
-        return [self.add(totals[0], digits, q), *totals[1:]]
-
-
-class _Vnni(_Inner):
-    width = 64
-    in_place = True
-
-    def declare(self, module: Any) -> None:
-        kind = self._ir.FunctionType(self.lanes, [self.lanes] * 3)
-        self._dot = self._ir.Function(module, kind, "llvm.x86.avx512.vpdpbusd.512")
-
-    def add(self, total: Any, digits: list[Any], q: list[Any]) -> Any:
-        for digit, load in zip(digits, q, strict=True):
-            total = self._product(total, digit, load)
-        return total
-
-    def add_apart(self, totals: list[Any], digits: list[Any], q: list[Any]) -> list[Any]:
-        return [self._product(*three) for three in zip(totals, digits, q, strict=True)]
-
-    def _product(self, total: Any, digits: Any, q: Any) -> Any:
-        cast = self._builder.bitcast
-        return self._builder.call(self._dot, [total, cast(digits, self.lanes), cast(q, self.lanes)])
-
-
-class _Avx2(_Inner):
-    width = 32
-
-    def declare(self, module: Any) -> None:
-        ir = self._ir
-        self._words = ir.VectorType(ir.IntType(16), 16)
-        self._pairs = ir.Function(
-            module, ir.FunctionType(self._words, [self.bytes, self.bytes]), "llvm.x86.avx2.pmadd.ub.sw"
-        )
-        self._widen = ir.Function(
-            module, ir.FunctionType(self.lanes, [self._words, self._words]), "llvm.x86.avx2.pmadd.wd"
-        )
-
-    def add(self, total: Any, digits: list[Any], q: list[Any]) -> Any:
-        builder = self._builder
-        products = [builder.call(self._pairs, pair) for pair in zip(digits, q, strict=True)]
-        words = builder.add(builder.add(products[0], products[1]), builder.add(products[2], products[3]))
-        ones = self._ir.Constant(self._words, [1] * 16)
-        return builder.add(total, builder.call(self._widen, [words, ones]))
-
-
-class _Portable(_Inner):
-    width = 32
-
-    def add(self, total: Any, digits: list[Any], q: list[Any]) -> Any:
-        ir, builder = self._ir, self._builder
-        words = ir.VectorType(ir.IntType(16), self.width)
-        products = [
-            builder.mul(builder.zext(digit, words), builder.sext(load, words))
-            for digit, load in zip(digits, q, strict=True)
-        ]
-        summed = builder.add(builder.add(products[0], products[1]), builder.add(products[2], products[3]))
-        wide = builder.sext(summed, ir.VectorType(ir.IntType(32), self.width))
-        for quarter in range(4):
-            mask = ir.Constant(
-                self.lanes, list(range(quarter * self.lanes.count, (quarter + 1) * self.lanes.count))
-            )
-            total = builder.add(total, builder.shuffle_vector(wide, wide, mask))
-        return total
-
-
-_INNER: dict[Form, type[_Inner]] = {"avx512vnni": _Vnni, "avx2": _Avx2, "portable": _Portable}
+def _spread(q: Array) -> Array:
+    """Rows (batch, n_in) int8 in whole blocks; what lies past n_in meets code 0 and is of no account."""
+    width = -(-q.shape[1] // BLOCK) * BLOCK
+    if width == q.shape[1] and q.flags.c_contiguous:
+        return q
+    wide = np.empty((len(q), width), dtype=np.int8)
+    wide[:, : q.shape[1]] = q
+    return wide

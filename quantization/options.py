@@ -26,8 +26,9 @@ class TernaryOptions(BaseModel):
         description="width of the K-best refinement, 0 for none; by default what the sizes allow",
     )
     reference: Literal["float", "integer"] = Field(
-        "float",
-        description="what counts as the deployment's answer: codes times scales in float64, or the integer program",
+        "integer",
+        description="what counts as the deployment's answer: the integer program, the same bits wherever it runs, or "
+        "codes times scales in float64",
     )
     activations: Literal["auto", "8", "16"] = Field(
         "auto",
