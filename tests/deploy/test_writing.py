@@ -108,7 +108,10 @@ def test_an_interrupt_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path) ->
         assert run.stdout.readline() == b"ready\n"
         time.sleep(delay)
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=60)
+        try:
+            run.communicate(timeout=60)
+        finally:
+            run.kill()
         assert set(os.listdir(tmp_path)) <= {"t"}
         if (tmp_path / "t").exists():
             contents = {path.read_bytes() for path in (tmp_path / "t").rglob("f")}
