@@ -50,9 +50,9 @@ _FATAL: tuple[tuple[re.Pattern[str], _Build], ...] = (
         ),
     ),
     (
-        re.compile(r"[Tt]imestep too small"),
+        re.compile(r"[Tt]imestep too small|iteration limit|[Nn]o convergence in"),
         lambda m: Complaint(
-            "no convergence: gmin stepping, source stepping and transient rescue all failed",
+            "no convergence: iteration, gmin stepping and source stepping all failed",
             "use a diode with a larger emission coefficient, less op-amp gain, or the native engine",
         ),
     ),
@@ -63,10 +63,6 @@ _FATAL: tuple[tuple[re.Pattern[str], _Build], ...] = (
     (
         re.compile(r"simulation\(s\) aborted|simulation interrupted due to error", re.IGNORECASE),
         lambda m: Complaint("ngspice gave the simulation up", "see its transcript"),
-    ),
-    (
-        re.compile(r"iteration limit|[Nn]o convergence in"),
-        lambda m: Complaint("no convergence within ngspice's iteration limits", "raise itl1 or loosen reltol"),
     ),
     (
         re.compile(r"^Error on line|^Error:(?! vector \S+ not found)|^Fatal error|ERROR: "),

@@ -152,14 +152,48 @@ def test_a_netlist_that_ngspice_refuses_says_why_and_the_library_goes_on(
         assert circuit.analyse("op", ["out"]).succeeded
 
 
-def test_a_floating_node_found_by_gmin_stepping_is_a_success_with_notes(ngspice: Library) -> None:
+STIFF = """* a superdiode whose op-amp has a gain of 1e5
+v1 in 0 0.7
+b1 a 0 v=12*tanh(1e5*(v(in)-v(out))/12)
+d1 a out dx
+r1 out 0 1e6
+.model dx d(is=1e-12 n=1e-4)
+.options reltol=1e-7
+.op
+.end
+"""
+
+
+def test_a_point_found_by_gmin_stepping_is_a_success_with_a_note(ngspice: Library) -> None:
+    with ngspice.circuit(STIFF) as circuit:
+        found = circuit.analyse("op", ["in", "out"])
+    assert found.succeeded
+    assert "ngspice needed dynamic gmin stepping" in found.notes
+    assert found.vectors["out"][0] == pytest.approx(0.7, abs=1e-3)
+
+
+def test_stepping_leaves_nothing_behind_for_the_next_point(ngspice: Library) -> None:
+    """After gmin stepping that fails on its way, ngspice goes on with a changed state: 4e-6 V were seen."""
+    with ngspice.circuit(STIFF) as fresh:
+        fresh.alter({"v1": 3.0})
+        expected = fresh.analyse("op", ["out", "a"]).vectors
+    with ngspice.circuit(STIFF) as circuit:
+        circuit.analyse("op", ["out"])
+        assert ngspice._current is None, "the circuit is loaded again after stepping"
+        circuit.alter({"v1": 3.0})
+        again = circuit.analyse("op", ["out", "a"]).vectors
+    assert again == expected
+
+
+def test_a_floating_node_fails_by_name(ngspice: Library) -> None:
+    """ngspice's transient rescue would call half a volt an operating point here; it is switched off."""
     floating = "* floating\nv1 in 0 1\nc1 in mid 1n\nc2 mid 0 1n\nr1 in 0 1k\n.op\n.end"
     with ngspice.circuit(floating) as circuit:
         found = circuit.analyse("op", ["in", "mid"])
-    assert found.succeeded
-    assert "ngspice needed dynamic gmin stepping" in found.notes
-    assert "ngspice needed source stepping" in found.notes
-    assert any("check node mid" in note for note in found.notes)
+    assert found.vectors == {}
+    assert found.complaint is not None
+    assert found.complaint.cause == "node mid has no path of its own to ground (singular matrix)"
+    assert found.complaint.remedy == "give it a resistor to ground"
 
 
 def test_a_loop_of_sources_fails_by_name_though_ngspice_returns_zero(ngspice: Library) -> None:
@@ -177,7 +211,7 @@ def test_no_convergence_is_a_result_and_null_vectors_do_no_harm(ngspice: Library
         found = circuit.analyse("op", ["out", "x"])
     assert found.complaint is not None
     assert found.vectors == {}
-    assert any("Timestep too small" in line for line in found.transcript)
+    assert not any("Transient op started" in line for line in found.transcript)
 
 
 def test_an_analysis_that_is_none_is_a_complaint(ngspice: Library) -> None:
