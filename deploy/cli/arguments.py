@@ -127,7 +127,8 @@ def load_model(
     if tolerance is not None and rule != "value":
         raise UsageError(f"--tolerance {tolerance} belongs to a value decision", remedy="give --decision value")
     decision = None if rule is None else Decision(cast("Rule", rule), tolerance or 0.0)
-    return load(path, decision=decision, layers=split_names(layers) or None, classes=split_names(classes) or None)
+    order = [name.strip() for text in layers or () for name in text.split(",") if name.strip()]
+    return load(path, decision=decision, layers=order or None, classes=split_names(classes) or None)
 
 
 def read_input_box(text: str, model: Model) -> InputGuard:

@@ -120,6 +120,8 @@ def _load_path(source: object, settings: Settings) -> Loaded | Equilibrium:
 
     path = Path(str(source))
     kind = recognise(path)
+    if settings.layers is not None and kind not in ("torch", "safetensors", "npz"):
+        raise UsageError(f"a layer list was given, and {kind} files hold their own order", remedy="leave it out")
     if kind == "onnx":
         from deploy.loaders.onnx.lowering import load_onnx
 

@@ -108,8 +108,10 @@ class Chain:
                 f"{len(self.affines)} is there already",
                 remedy="supported is one chain of layers",
             )
+        if "+" in signal.name:
+            self.note(f"the affine layers {signal.name.replace('+', ', ')} were merged into one")
         weight, bias = signal.dense()
-        self.affines.append(Affine(_owned(weight), _owned(bias), name))
+        self.affines.append(Affine(_owned(weight), _owned(bias), signal.name or name))
 
     def _is_nonnegative(self, level: int) -> bool:
         return level > 0

@@ -98,7 +98,7 @@ def _network(chain: Chain, signal: Signal, step: Any) -> Signal | Tailed:
     for index in range(last + 1):
         coefficient = check_finite(np.asarray(step.coefs_[index]), f"coefs_[{index}]")
         intercept = check_finite(np.asarray(step.intercepts_[index]), f"intercepts_[{index}]")
-        signal = linear.multiply_right(signal, coefficient).shifted(intercept)
+        signal = linear.multiply_right(signal, coefficient).shifted(intercept).named(f"coefs_[{index}]")
         if index < last and step.activation == "relu":
             signal = chain.activate(signal, "relu", f"hidden layer {index}")
     return _end(

@@ -289,14 +289,14 @@ def _apply(chain: Chain, signal: Signal, step: str, part: Part | None) -> Signal
         bias = part.tensors.get("bias")
         if bias is not None and bias.size != n_out:
             raise LoadError(f"bias of {bias.size} entries for {n_out} rows")
-        return result if bias is None else result.shifted(bias.ravel())
+        return (result if bias is None else result.shifted(bias.ravel())).named(step)
     if part.kind == "slope":
         return activations.leaky_relu(chain, signal, part.tensors["weight"], step)
     mean, variance = (part.tensors.get(name, np.zeros(0)) for name in _STATISTICS)
     scale = part.tensors.get("weight", np.ones(mean.size))
     shift = part.tensors.get("bias", np.zeros(mean.size))
     chain.note(f"batch normalisation {step} was folded with epsilon {_EPSILON:g}, PyTorch's default")
-    return linear.normalise(signal, (signal.size,), scale, shift, mean, variance, epsilon=_EPSILON)
+    return linear.normalise(signal, (signal.size,), scale, shift, mean, variance, epsilon=_EPSILON).named(step)
 
 
 def _activate(chain: Chain, signal: Signal, step: str) -> Signal | Tailed:

@@ -53,7 +53,7 @@ def load_nnet(path: Path, settings: Settings) -> Loaded:
     for index, (n_before, n_after) in enumerate(itertools.pairwise(widths)):
         check_size(n_before * n_after, chain.limit, f"layer {index}")
         weight, bias = _table(lines, n_after, n_before, index), _table(lines, n_after, 1, index)
-        signal = linear.multiply_right(signal, weight.T).shifted(bias[:, 0])
+        signal = linear.multiply_right(signal, weight.T).shifted(bias[:, 0]).named(f"layer {index}")
         if index < len(widths) - 2:
             signal = chain.activate(signal, "relu", f"layer {index}")
     if means.size > n_in and ranges.size > n_in:

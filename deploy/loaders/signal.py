@@ -43,6 +43,7 @@ class Signal:
     matrix : (size, units) dense or sparse, or None for the identity.
     shift : (size,), or None for zero.
     limit : most entries that a matrix may have.
+    name : what the layer is called that has this matrix.
     """
 
     level: int
@@ -51,6 +52,7 @@ class Signal:
     matrix: Matrix | None = None
     shift: Array | None = None
     limit: int = MAX_PARAMETERS
+    name: str = ""
 
     @property
     def size(self) -> int:
@@ -61,6 +63,10 @@ class Signal:
     def is_layer(self) -> bool:
         """The signal is h itself, untouched."""
         return self.matrix is None and self.shift is None
+
+    def named(self, name: str) -> Signal:
+        """The same signal, `name` being what made it; the names of merged layers are joined by a plus."""
+        return replace(self, name=f"{self.name}+{name}" if self.name else name)
 
     def reshaped(self, shape: Sequence[int]) -> Signal:
         """The same entries in the same order under another shape."""

@@ -269,3 +269,41 @@ def test_an_exported_archive_never_opens_its_pickles(tmp_path: Path) -> None:
     check(module, 3, model, "bad.pt2")
     assert any("example inputs" in note for note in model.notes)
     assert not mark.exists()
+
+
+def test_archives_of_older_exporters_are_read(tmp_path: Path) -> None:
+    """Up to PyTorch 2.6 the graph lay in one JSON file and the weights in a state_dict beside it."""
+    import zipfile
+
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(module, (torch.zeros(2, 3),)), tmp_path / "new.pt2")
+    weights = io.BytesIO()
+    torch.save(module.state_dict(), weights)
+    with zipfile.ZipFile(tmp_path / "new.pt2") as new, zipfile.ZipFile(tmp_path / "old.pt2", "w") as old:
+        graph = next(name for name in new.namelist() if name.endswith("models/model.json"))
+        old.writestr("serialized_exported_program.json", new.read(graph))
+        old.writestr("serialized_state_dict.pt", weights.getvalue())
+        old.writestr("serialized_constants.pt", b"")
+        old.writestr("version", "7.3")
+    check(module, 3, deploy.load(tmp_path / "old.pt2"), "old.pt2")
+
+
+def test_a_convolution_needs_the_shape_of_a_row(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3)
+    ).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.trace(module, torch.zeros(1, 2, 8, 4)), tmp_path / "conv.pt")
+    x = np.random.default_rng(0).normal(size=(5, 2, 8, 4))
+    with torch.no_grad():
+        expected = module.double()(torch.from_numpy(x)).numpy()
+    for source in (module, tmp_path / "conv.pt"):
+        with pytest.raises(LoadError, match="input_shape"):
+            deploy.load(source)
+        model = deploy.load(source, input_shape=(2, 8, 4))
+        # float32 weights were cast exactly; both sides run in float64
+        np.testing.assert_allclose(model.outputs(x.reshape(5, -1)), expected, rtol=1e-9, atol=1e-9)

@@ -133,7 +133,7 @@ def _dense(chain: Chain, signal: Signal, layer: Layer) -> Value:
     if has_bias:
         check_broadcast(result.shape, rest[0])
         result = result.shifted(rest[0])
-    return _activate(chain, result, layer.config.get("activation"), layer.name)
+    return _activate(chain, result.named(layer.name), layer.config.get("activation"), layer.name)
 
 
 def _flatten(chain: Chain, signal: Signal, layer: Layer) -> Value:
@@ -167,7 +167,7 @@ def _normalise_batch(chain: Chain, signal: Signal, layer: Layer) -> Value:
     chain.weighted = True
     chain.note(f"layer {layer.name} (BatchNormalization) was folded")
     epsilon = float(layer.config.get("epsilon", 1e-3))
-    return linear.normalise(signal, shape, scale, shift, mean, variance, epsilon=epsilon)
+    return linear.normalise(signal, shape, scale, shift, mean, variance, epsilon=epsilon).named(layer.name)
 
 
 def _normalise(chain: Chain, signal: Signal, layer: Layer) -> Value:
@@ -248,7 +248,8 @@ def _convolve(chain: Chain, signal: Signal, layer: Layer) -> Value:
         result = result.shifted(rest[0].reshape(-1, *[1] * axes))
     chain.weighted = True
     chain.note(f"layer {layer.name} ({layer.kind}) was lowered to a dense layer of {result.size} x {signal.size}")
-    return _activate(chain, _back(result, is_last), layer.config.get("activation"), layer.name)
+    result = _back(result, is_last).named(layer.name)
+    return _activate(chain, result, layer.config.get("activation"), layer.name)
 
 
 def _pool(chain: Chain, signal: Signal, layer: Layer) -> Value:

@@ -57,10 +57,17 @@ def add(context: Context, node: Node, inputs: Inputs) -> Value:
             return complement(node, inputs, position)
     signal, constant, is_reversed = operands(context, node, inputs)
     check_broadcast(signal.shape, constant)
+    note_front(context, node, signal)
     constant = np.asarray(constant, dtype=np.float64)
     if node.op == "Add":
         return signal.shifted(constant)
     return signal.scaled(np.asarray(-1.0)).shifted(constant) if is_reversed else signal.shifted(-constant)
+
+
+def note_front(context: Context, node: Node, signal: Signal) -> None:
+    """Say that a normalisation in front of the first layer was folded into it."""
+    if signal.level == 0 and not signal.name:
+        context.chain.note(f"{node.label} before the first layer was folded into it")
 
 
 @operator("Sum", "Mean")
@@ -82,6 +89,7 @@ def mul(context: Context, node: Node, inputs: Inputs) -> Value:
         return context.chain.activate(inputs[0], "square", node.label)
     signal, constant, _ = operands(context, node, inputs)
     check_broadcast(signal.shape, constant)
+    note_front(context, node, signal)
     return signal.scaled(constant)
 
 
@@ -93,6 +101,7 @@ def div(context: Context, node: Node, inputs: Inputs) -> Value:
         raise LoadError("divides by a value that depends on the input")
     if not np.all(constant):
         raise LoadError(f"divides by {int(constant.size - np.count_nonzero(constant))} zeros in {node.inputs[1]}")
+    note_front(context, node, signal)
     return signal.scaled(1.0 / np.asarray(constant, dtype=np.float64))
 
 
@@ -120,7 +129,8 @@ def matmul(context: Context, node: Node, inputs: Inputs) -> Value:
         )
     signal, matrix, is_reversed = operands(context, node, inputs)
     context.chain.weighted = True
-    return linear.multiply_left(matrix, signal) if is_reversed else linear.multiply_right(signal, matrix)
+    product = linear.multiply_left(matrix, signal) if is_reversed else linear.multiply_right(signal, matrix)
+    return product.named(node.short)
 
 
 @operator("Gemm")
@@ -138,7 +148,7 @@ def gemm(context: Context, node: Node, inputs: Inputs) -> Value:
         matrix = matrix.T
     context.chain.weighted = True
     product = linear.multiply_left(matrix, signal) if is_reversed else linear.multiply_right(signal, matrix)
-    result = product.scaled(np.asarray(alpha))
+    result = product.scaled(np.asarray(alpha)).named(node.short)
     if constant_at(node, inputs, 2) is None or beta == 0:
         return result
     bias = np.asarray(weight_at(node, inputs, 2), dtype=np.float64) * beta
@@ -159,7 +169,8 @@ def batch_normalization(context: Context, node: Node, inputs: Inputs) -> Value:
         shape = (signal.shape[1] if rank > 1 else 1, *[1] * (rank - 2))
     context.chain.weighted = True
     context.chain.note(f"{node.label} was folded")
-    return linear.normalise(signal, shape, *parameters, epsilon=float(node.attributes.get("epsilon", 1e-5)))
+    epsilon = float(node.attributes.get("epsilon", 1e-5))
+    return linear.normalise(signal, shape, *parameters, epsilon=epsilon).named(node.short)
 
 
 @operator("Scaler", domain="ai.onnx.ml")

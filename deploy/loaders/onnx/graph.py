@@ -38,6 +38,11 @@ class Node:
     proto: onnx.NodeProto
 
     @property
+    def short(self) -> str:
+        """How a layer is named after it."""
+        return self.name or self.outputs[0]
+
+    @property
     def label(self) -> str:
         """How errors and notes name it."""
         return f"node {self.name} ({self.op})" if self.name else f"node {self.op} that makes {self.outputs[0]}"

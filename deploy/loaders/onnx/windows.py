@@ -76,7 +76,7 @@ def conv(context: Context, node: Node, inputs: Inputs) -> Value:
         result = result.shifted(bias.reshape(-1, *[1] * len(kernel)))
     context.chain.weighted = True
     context.chain.note(f"{node.label} was lowered to a dense layer of {result.size} x {signal.size}")
-    return result
+    return result.named(node.short)
 
 
 @operator("AveragePool")

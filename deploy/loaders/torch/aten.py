@@ -35,6 +35,11 @@ class Context:
     batch: int
     label: str = ""
 
+    @property
+    def name(self) -> str:
+        """How a layer is named after the call."""
+        return self.label.split(" ")[1] if " " in self.label else self.label
+
 
 Lower = Callable[[Context, Arguments], Value]
 OPERATORS: dict[str, Lower] = {}
@@ -251,7 +256,7 @@ def _linear(context: Context, arguments: Arguments) -> Value:
     weight, bias = _weight(arguments, "weight"), _constant(arguments, "bias")
     context.chain.weighted = True
     result = linear.multiply_right(_signal(arguments, "input"), weight.T)
-    return result if bias is None else _shift(result, bias)
+    return (result if bias is None else _shift(result, bias)).named(context.name)
 
 
 def _shift(signal: Signal, constant: Array) -> Signal:
@@ -263,14 +268,14 @@ def _shift(signal: Signal, constant: Array) -> Signal:
 def _addmm(context: Context, arguments: Arguments) -> Value:
     context.chain.weighted = True
     product = _multiply(arguments, "mat1", "mat2").scaled(np.asarray(float(arguments.get("alpha", 1))))
-    return _shift(product, _weight(arguments, "self") * float(arguments.get("beta", 1)))
+    return _shift(product, _weight(arguments, "self") * float(arguments.get("beta", 1))).named(context.name)
 
 
 @operator("mm", "matmul", "bmm", "mv")
 def _matmul(context: Context, arguments: Arguments) -> Value:
     context.chain.weighted = True
     names = [name for name in ("self", "mat1", "mat2", "other", "vec") if name in arguments]
-    return _multiply(arguments, names[0], names[1])
+    return _multiply(arguments, names[0], names[1]).named(context.name)
 
 
 def _multiply(arguments: Arguments, first: str, second: str) -> Signal:
@@ -359,7 +364,8 @@ def _batch_norm(context: Context, arguments: Arguments) -> Value:
     shape = (signal.shape[1] if len(signal.shape) > 1 else 1, *[1] * (len(signal.shape) - 2))
     context.chain.note(f"{context.label} was folded")
     context.chain.weighted = True
-    return (linear.normalise(signal, shape, scale, shift, mean, variance, epsilon=float(arguments["eps"])),)
+    result = linear.normalise(signal, shape, scale, shift, mean, variance, epsilon=float(arguments["eps"]))
+    return (result.named(context.name),)
 
 
 @operator("conv1d", "conv2d", "conv3d", "convolution", "_convolution")
@@ -379,7 +385,7 @@ def _convolve(context: Context, arguments: Arguments) -> Value:
         result = _shift(result, bias.reshape(-1, *[1] * axes))
     context.chain.weighted = True
     context.chain.note(f"{context.label} was lowered to a dense layer of {result.size} x {signal.size}")
-    return result
+    return result.named(context.name)
 
 
 def _pads(padding: object, kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:

@@ -46,7 +46,7 @@ def _first_width(program: Program) -> int | None:
             weight = program.constants.get(argument.name) if isinstance(argument, Reference) else None
             if call.op in ("linear", "addmm", "mm", "matmul") and weight is not None and weight.ndim == 2:
                 return int(weight.shape[axis])
-        if call.op.startswith("conv"):
+        if "conv" in call.op:
             return None
     return None
 
