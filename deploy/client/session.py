@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -70,7 +70,7 @@ class _Model:
     role: ClientRole
     interface: Interface
     etag: str
-    content: bytes
+    content: bytes = field(repr=False)
 
     @property
     def parameters(self) -> Mapping[str, Any]:

@@ -26,3 +26,16 @@ def standin() -> Iterator[str]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="session")
+def digits_bundle(tmp_path_factory) -> Path:
+    """The shipped digits model, converted for ckks."""
+    import deploy
+    from deploy.demo import CALIBRATION, MODEL
+    from deploy.registry import target
+
+    options = deploy.parse_options({"ckks": target("ckks")})
+    path = tmp_path_factory.mktemp("digits") / "digits.bundle"
+    deploy.convert(deploy.load(MODEL), deploy.Calibration.read(CALIBRATION), options).write(path)
+    return path
