@@ -23,7 +23,8 @@ from quantization.layerwise import quantize_network
 from quantization.network import QuantizedMlp
 from quantization.options import TernaryOptions
 from quantization.recipe import Method, Recipe
-from quantization.selection import select
+from quantization.selection import Candidate, select
+from quantization.straight_through import train_straight_through
 
 __all__ = ["convert_model"]
 
@@ -38,11 +39,19 @@ def convert_model(
     if model.kind != "mlp":
         raise ModelRefused("ternary layers are feed-forward, this is an equilibrium network")
     evidence = Evidence(model, model.check_rows(x))
-    levels = options.levels // 2
     if options.method == "auto":
-        selection = select(evidence, levels=levels, beam=options.beam, rng=rng, progress=progress)
-        network, name = selection.best.network, selection.best.name
-        tried: list[Json] = [{"name": candidate.name, "loss": candidate.loss} for candidate in selection.tried]
+        template = Recipe(levels=options.levels // 2, planes=options.planes, protected=options.int8_columns)
+        selection = select(
+            evidence,
+            template=template,
+            int8_last=options.int8_last_layer,
+            beam=options.beam,
+            rng=rng,
+            progress=progress,
+        )
+        candidates = _train_if_needed(evidence, list(selection.tried), options, rng=rng, progress=progress)
+        network, name = candidates[0].network, candidates[0].name
+        tried: list[Json] = [{"name": candidate.name, "loss": candidate.loss} for candidate in candidates]
     else:
         recipe = _one_recipe(options)
         network = QuantizedMlp.of(quantize_network(evidence, [recipe] * len(model.affines)))
@@ -58,9 +67,41 @@ def convert_model(
     return TernaryDeployment(model, Arithmetic(network, grids, reference), report)
 
 
+def _train_if_needed(
+    evidence: Evidence,
+    candidates: list[Candidate],
+    options: TernaryOptions,
+    *,
+    rng: np.random.Generator,
+    progress: Progress,
+) -> list[Candidate]:
+    """Add a trained network where an agreement was asked for and rounding alone does not reach it."""
+    decision = evidence.model.decision
+
+    def agreement(candidate: Candidate) -> float:
+        return float(decision.agree(evidence.logits, candidate.network.logits(evidence.x)).mean())
+
+    if options.agreement is None or agreement(candidates[0]) >= options.agreement:
+        return candidates
+    trained = train_straight_through(evidence, rng=rng, progress=progress)
+    candidates.append(Candidate("straight-through training", trained, evidence.loss(trained.layers)))
+    candidates.sort(key=lambda candidate: candidate.loss)
+    reached = [candidate for candidate in candidates if agreement(candidate) >= options.agreement]
+    if not reached:
+        found = agreement(candidates[0])
+        progress.say(f"ternary: agreement {found:.4f} on the calibration rows, {options.agreement:g} was asked for")
+        return candidates
+    return [reached[0], *(candidate for candidate in candidates if candidate is not reached[0])]
+
+
 def _one_recipe(options: TernaryOptions) -> Recipe:
     if options.method == "feedback":
-        return Recipe("feedback", levels=options.levels // 2, beam=options.beam or 0)
+        return Recipe(
+            levels=options.levels // 2,
+            planes=options.planes,
+            protected=options.int8_columns,
+            beam=options.beam or 0,
+        )
     return Recipe(cast(Method, options.method), "tensor" if options.method in ("absmean", "twn") else "row")
 
 

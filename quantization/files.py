@@ -27,7 +27,7 @@ from deploy.errors import BundleError
 from quantization.network import Plane, QuantizedLayer, QuantizedMlp
 from quantization.packing import pack_codes, packed_bytes, unpack_codes
 
-__all__ = ["BIASES", "CODES", "COLUMNS", "NETWORK", "SCALES", "read_network", "write_network"]
+__all__ = ["BIASES", "CODES", "COLUMNS", "NETWORK", "SCALES", "read_network", "stored_codes", "write_network"]
 
 NETWORK, CODES, SCALES, BIASES = "ternary.json", "codes.bin", "scales.bin", "biases.bin"
 COLUMNS = "columns.bin"
@@ -39,6 +39,7 @@ class _Plane(BaseModel):
     model_config = ConfigDict(extra="forbid")
     levels: int = Field(ge=1, le=127)
     group: int = Field(ge=1)
+    support: list[int] | None = None
 
 
 class _Layer(BaseModel):
@@ -66,7 +67,10 @@ def write_network(network: QuantizedMlp) -> dict[str, bytes]:
                 method=layer.method,
                 n_out=layer.shape[0],
                 n_in=layer.shape[1],
-                planes=[_Plane(levels=plane.levels, group=plane.group) for plane in layer.planes],
+                planes=[
+                    _Plane(levels=plane.levels, group=plane.group, support=_support(plane))
+                    for plane in layer.planes
+                ],
                 columns=layer.columns is not None,
             )
             for layer in network.layers
@@ -75,7 +79,7 @@ def write_network(network: QuantizedMlp) -> dict[str, bytes]:
     planes = [plane for layer in network.layers for plane in layer.planes]
     return {
         NETWORK: (json.dumps(document.model_dump(), indent=1) + "\n").encode(),
-        CODES: b"".join(pack_codes(plane.codes, plane.levels) for plane in planes),
+        CODES: b"".join(pack_codes(stored_codes(plane), plane.levels) for plane in planes),
         SCALES: b"".join(plane.scales.astype("<f4").tobytes() for plane in planes),
         BIASES: b"".join(layer.bias.astype("<f4").tobytes() for layer in network.layers),
         COLUMNS: b"".join(
@@ -84,6 +88,18 @@ def write_network(network: QuantizedMlp) -> dict[str, bytes]:
             if layer.columns is not None
         ),
     }
+
+
+def _support(plane: Plane) -> list[int] | None:
+    """Columns that hold any code, where fewer than half do: the protected columns of a mixed layer."""
+    columns = np.flatnonzero(plane.codes.any(axis=0))
+    return columns.tolist() if 0 < 2 * len(columns) < plane.codes.shape[1] else None
+
+
+def stored_codes(plane: Plane) -> Array:
+    """The codes that the file holds: all, or those of the columns that have any."""
+    columns = _support(plane)
+    return plane.codes if columns is None else plane.codes[:, columns]
 
 
 def read_network(files: Mapping[str, bytes]) -> QuantizedMlp:
@@ -104,14 +120,17 @@ def read_network(files: Mapping[str, bytes]) -> QuantizedMlp:
     for item in document.layers:
         planes = []
         for form in item.planes:
-            size, groups = item.n_out * item.n_in, -(-item.n_in // form.group)
-            values = unpack_codes(codes.read(packed_bytes(size, form.levels)), size, form.levels)
+            width, groups = _stored_width(item, form), -(-item.n_in // form.group)
+            size = item.n_out * width
+            stored = unpack_codes(codes.read(packed_bytes(size, form.levels)), size, form.levels)
+            values = np.zeros((item.n_out, item.n_in), dtype=np.int8)
+            values[:, slice(None) if form.support is None else form.support] = stored.reshape(item.n_out, width)
             scale = _floats(scales.read(4 * item.n_out * groups), SCALES)
             if (scale < 0).any():
                 raise BundleError(f"a negative scale in layer {item.name}", place=SCALES)
             planes.append(
                 Plane(
-                    values.reshape(item.n_out, item.n_in),
+                    values,
                     scale.reshape(item.n_out, groups),
                     form.levels,
                     form.group,
@@ -133,13 +152,20 @@ def _check_shapes(layers: Sequence[_Layer]) -> None:
             )
     for item in layers:
         for form in item.planes:
+            support = [0] if form.support is None else form.support
+            if not support or sorted(set(support)) != support or not 0 <= support[0] <= support[-1] < item.n_in:
+                raise BundleError(f"a list of columns that are none of layer {item.name}", place=NETWORK)
             if form.group > item.n_in:
                 raise BundleError(f"a group of {form.group} columns in a layer of {item.n_in}", place=NETWORK)
 
 
 def _check_lengths(layers: Sequence[_Layer], files: Mapping[str, bytes]) -> None:
     expected = {
-        CODES: sum(packed_bytes(item.n_out * item.n_in, form.levels) for item in layers for form in item.planes),
+        CODES: sum(
+            packed_bytes(item.n_out * _stored_width(item, form), form.levels)
+            for item in layers
+            for form in item.planes
+        ),
         SCALES: sum(4 * item.n_out * -(-item.n_in // form.group) for item in layers for form in item.planes),
         BIASES: sum(4 * item.n_out for item in layers),
         COLUMNS: sum(item.n_in for item in layers if item.columns),
@@ -147,6 +173,10 @@ def _check_lengths(layers: Sequence[_Layer], files: Mapping[str, bytes]) -> None
     for name, size in expected.items():
         if len(files[name]) != size:
             raise BundleError(f"{len(files[name])} bytes, {NETWORK} calls for {size}", place=name)
+
+
+def _stored_width(item: _Layer, form: _Plane) -> int:
+    return item.n_in if form.support is None else len(form.support)
 
 
 def _floats(data: bytes, place: str) -> Array:

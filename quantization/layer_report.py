@@ -10,6 +10,7 @@ import numpy as np
 from deploy.arrays import Array
 from deploy.model import Mlp
 from deploy.target import Json
+from quantization.files import stored_codes
 from quantization.network import QuantizedMlp
 from quantization.packing import packed_bytes
 
@@ -33,7 +34,7 @@ def report_layers(model: Mlp, network: QuantizedMlp, x: Array) -> list[Json]:
         effective = layer.weight / ratio[:, None] * scales_before
         nonzero = layer.weight != 0
         plane_bytes = sum(
-            packed_bytes(plane.codes.size, plane.levels) + 4 * plane.scales.size for plane in layer.planes
+            packed_bytes(stored_codes(plane).size, plane.levels) + 4 * plane.scales.size for plane in layer.planes
         )
         records.append(
             {

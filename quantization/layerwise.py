@@ -16,6 +16,7 @@ from quantization.evidence import Evidence
 from quantization.network import QuantizedLayer
 from quantization.problem import repair_bias
 from quantization.recipe import Recipe, column_factors, quantize_rows
+from quantization.recognition import recognize_ternary
 
 __all__ = ["BiasRule", "quantize_layer", "quantize_network"]
 
@@ -36,18 +37,24 @@ def quantize_layer(
     affine = evidence.model.affines[index]
     exact = evidence.layer_input(index)
     last = index == len(evidence.model.affines) - 1
-    factors = column_factors(affine.weight, recipe.balance)
+    known = recognize_ternary(affine.weight) if recipe.method == "feedback" else None
+    factors = column_factors(affine.weight, 0.0 if known is not None else recipe.balance)
     scaled = exact if factors is None else exact * factors
-    planes = quantize_rows(
-        recipe,
-        affine.weight if factors is None else affine.weight / factors,
-        scaled,
-        scaled if not done else (seen if factors is None else seen * factors),
-        row_weights=evidence.row_weights,
-        output_weights=evidence.output_weights if last else None,
+    planes = (
+        (known,)
+        if known is not None
+        else quantize_rows(
+            recipe,
+            affine.weight if factors is None else affine.weight / factors,
+            scaled,
+            scaled if not done else (seen if factors is None else seen * factors),
+            row_weights=evidence.row_weights,
+            output_weights=evidence.output_weights if last else None,
+        )
     )
     name = affine.name or f"layer {index}"
-    plain = QuantizedLayer(planes, affine.bias, recipe.name, name, factors).rounded()
+    method = recipe.name if known is None else "ternary already"
+    plain = QuantizedLayer(planes, affine.bias, method, name, factors).rounded()
     if bias == "keep":
         return plain
     repaired = replace(

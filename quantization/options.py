@@ -19,6 +19,20 @@ class TernaryOptions(BaseModel):
         description="auto keeps the best candidate by calibration KL; the others are one method, as published",
     )
     levels: Literal[3, 7, 15] = Field(3, description="levels of the grid: 3 is ternary")
+    planes: Literal[1, 2] = Field(1, description="2 for the sum of two ternary planes, 3.2 bits a weight")
+    int8_columns: float = Field(
+        0.0,
+        ge=0,
+        le=0.5,
+        description="share of each layer's columns, those whose signs matter most, that stay in int8",
+    )
+    int8_last_layer: bool = Field(False, description="keep the last layer in int8")
+    agreement: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="agreement on the calibration rows below which training is tried (extra torch)",
+    )
     beam: int | None = Field(
         None,
         ge=0,

@@ -9,7 +9,8 @@ Axes: ``batch``, ``n_in``, ``n_out``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from quantization.baselines import (
     quantize_twn,
     quantize_uniform,
 )
+from quantization.compound import protect_columns, split_nine_levels
 from quantization.descent import descend
 from quantization.nearest_plane import RowCodes, search_beam, search_scales
 from quantization.network import Plane
@@ -56,6 +58,8 @@ class Recipe:
     descent : sweeps of coordinate descent at the end.
     grid : scales that the first pass tries per row.
     balance : exponent of the column norms that column factors take out: 0 for none, 1 for columns of equal norm.
+    planes : 2 for two trit planes (feedback only; `levels` is then not used).
+    protected : share of columns that stay in int8 (feedback only).
     """
 
     method: Method = "feedback"
@@ -67,6 +71,8 @@ class Recipe:
     descent: int = 4
     grid: int = 10
     balance: float = 0.0
+    planes: int = 1
+    protected: float = 0.0
 
     @property
     def name(self) -> str:
@@ -75,9 +81,12 @@ class Recipe:
             return (
                 f"{self.method}/{self.granularity}" if self.levels == 1 else f"{self.method}{2 * self.levels + 1}"
             )
-        parts = [f"feedback{2 * self.levels + 1}", f"damping {self.damping:g}", self.weighting]
+        grid = "two planes" if self.planes == 2 else f"feedback{2 * self.levels + 1}"
+        parts = [grid, f"damping {self.damping:g}", self.weighting]
         if self.beam:
             parts.append(f"beam {self.beam}")
+        if self.protected:
+            parts.append(f"{self.protected:.0%} of columns int8")
         if self.balance:
             parts.append(f"columns balanced {self.balance:g}")
         return ", ".join(parts)
@@ -122,24 +131,38 @@ def quantize_rows(
         return (quantize_uniform(weight, recipe.levels),)
     if recipe.method != "feedback":
         return (_WEIGHT_ONLY[recipe.method](weight, recipe.granularity),)
-    if recipe.weighting == "outputs" and output_weights is not None:
-        parts = [
-            _solve(recipe, pose_problem(weight[[row]], exact, quantized, row_weights=share, damping=recipe.damping))
-            for row, share in enumerate(output_weights.T)
-        ]
-        found = RowCodes(
-            *(np.concatenate([getattr(part, field) for part in parts]) for field in ("codes", "scale", "error"))
+    shares = None if recipe.weighting == "uniform" else row_weights
+    if recipe.weighting != "outputs" or output_weights is None:
+        return _solve(recipe, pose_problem(weight, exact, quantized, row_weights=shares, damping=recipe.damping))
+    rows = [
+        _solve(recipe, pose_problem(weight[[row]], exact, quantized, row_weights=share, damping=recipe.damping))
+        for row, share in enumerate(output_weights.T)
+    ]
+    return tuple(
+        replace(
+            planes[0],
+            codes=np.concatenate([plane.codes for plane in planes]),
+            scales=np.concatenate([plane.scales for plane in planes]),
         )
-    else:
-        shares = None if recipe.weighting == "uniform" else row_weights
-        found = _solve(recipe, pose_problem(weight, exact, quantized, row_weights=shares, damping=recipe.damping))
+        for planes in zip(*rows, strict=True)
+    )
+
+
+def _solve(recipe: Recipe, problem: LayerProblem) -> tuple[Plane, ...]:
+    """Planes of all rows of a problem."""
+    if recipe.planes == 2:
+        return split_nine_levels(problem, _search(recipe, problem, 4))
+    if recipe.protected:
+        return protect_columns(problem, recipe.protected, partial(_search, recipe), recipe.levels)
+    found = _search(recipe, problem, recipe.levels)
     return (Plane(found.codes, found.scale[:, None], recipe.levels),)
 
 
-def _solve(recipe: Recipe, problem: LayerProblem) -> RowCodes:
-    width = np.linspace(0.55, 1.45, recipe.grid) if recipe.levels == 1 else np.linspace(0.7, 1.3, recipe.grid)
-    found = search_scales(problem, recipe.levels, multipliers=width)
+def _search(recipe: Recipe, problem: LayerProblem, levels: int) -> RowCodes:
+    """Scale grid, beam, descent: one code matrix."""
+    width = np.linspace(0.55, 1.45, recipe.grid) if levels == 1 else np.linspace(0.7, 1.3, recipe.grid)
+    found = search_scales(problem, levels, multipliers=width)
     if recipe.beam:
         nearby = np.linspace(0.8, 1.2, 9) if problem.weight.shape[1] <= 128 else np.linspace(0.92, 1.08, 5)
-        found = search_beam(problem, found, recipe.levels, width=recipe.beam, multipliers=nearby)
-    return descend(problem, found, recipe.levels, sweeps=recipe.descent)
+        found = search_beam(problem, found, levels, width=recipe.beam, multipliers=nearby)
+    return descend(problem, found, levels, sweeps=recipe.descent)

@@ -61,7 +61,8 @@ class Selection:
 def select(
     evidence: Evidence,
     *,
-    levels: int = 1,
+    template: Recipe | None = None,
+    int8_last: bool = False,
     beam: int | None = None,
     rng: np.random.Generator,
     progress: Progress = SILENT,
@@ -71,11 +72,13 @@ def select(
     Parameters
     ----------
     evidence : the float network on the calibration rows.
-    levels : codes lie in -levels..levels; the weight-only rules stay ternary and are candidates for 1 only.
+    template : what every recipe for feedback starts from: levels, planes, protected columns.
+    int8_last : the last layer has 255 levels.
     beam : width of the beam search; None takes what the sizes allow, 0 leaves it out.
     rng : folds and the rows that distillation leaves out.
     """
     affines = evidence.model.affines
+    template = template or Recipe()
     tried: list[Candidate] = []
 
     def judge(name: str, layers: Sequence[QuantizedLayer]) -> None:
@@ -83,20 +86,23 @@ def select(
         tried.append(Candidate(name, network, evidence.loss(network.layers)))
 
     rules: tuple[BiasRule, ...] = ("keep", "repair")
-    floor = BASELINES if levels == 1 else (Recipe("uniform", levels=levels),)
+    floor = BASELINES if template.levels == 1 else (*BASELINES, Recipe("uniform", levels=template.levels))
     with progress.stage("ternary: weight-only rules", len(floor) * len(rules)) as advance:
         for recipe in floor:
             for rule in rules:
                 judge(f"{recipe.name}, bias {rule}", quantize_network(evidence, [recipe] * len(affines), bias=rule))
                 advance(1)
-    plans = _compare_plans(evidence, levels, rng, progress)
+    plans = _compare_plans(evidence, template, int8_last, rng, progress)
     finalists = plans[: 3 if _is_small(evidence) else 1]
     widths = [_beam_width(affine.weight.shape, beam) for affine in affines]
     with progress.stage("ternary: finalists", 2 * len(finalists)) as advance:
         for plan in finalists:
             judge(_plan_name(plan), quantize_network(evidence, plan))
             advance(1)
-            wider = [replace(recipe, beam=width) for recipe, width in zip(plan, widths, strict=True)]
+            wider = [
+                replace(recipe, beam=width if recipe.levels < 127 else 0)
+                for recipe, width in zip(plan, widths, strict=True)
+            ]
             if wider != plan:
                 judge(_plan_name(wider), quantize_network(evidence, wider))
             advance(1)
@@ -111,7 +117,9 @@ Plan = list[Recipe]
 """One recipe for each layer."""
 
 
-def _compare_plans(evidence: Evidence, levels: int, rng: np.random.Generator, progress: Progress) -> list[Plan]:
+def _compare_plans(
+    evidence: Evidence, template: Recipe, int8_last: bool, rng: np.random.Generator, progress: Progress
+) -> list[Plan]:
     """Plans by their loss on rows that they were not made from, best first.
 
     Whole networks are compared first; where the network is small, each layer then tries the other balance in turn.
@@ -128,13 +136,12 @@ def _compare_plans(evidence: Evidence, levels: int, rng: np.random.Generator, pr
         return losses[key]
 
     dampings = (0.001, 0.003, 0.01, 0.03) if small else (0.003,)
+    last = replace(template, weighting="outputs")
+    if int8_last:
+        last = replace(last, levels=127, planes=1, protected=0.0)
+    bases = [*[replace(template, weighting="rows")] * (depth - 1), last]
     whole = [
-        [
-            Recipe(
-                levels=levels, damping=damping, balance=balance, weighting="outputs" if at == depth - 1 else "rows"
-            )
-            for at, balance in enumerate(balances)
-        ]
+        [replace(base, damping=damping, balance=balance) for base, balance in zip(bases, balances, strict=True)]
         for damping in dampings
         for balances in sorted({(0.0,) * depth, (0.0,) + (1.0,) * (depth - 1), (1.0,) * depth})
     ]
