@@ -217,7 +217,7 @@ def plan_separated(network: PolynomialNetwork, x: Array, options: CkksOptions) -
         return plan_network(network, Ranges.seen(network, x), options)
     low, high = options.domain
     box = Box(np.full(network.n_in, low), np.full(network.n_in, high), "proved")
-    return plan_network(network, Ranges.proved(network, box), options)
+    return plan_network(network, Ranges.proved(network, box, rows=x), options)
 
 
 def plan_cost(model: Mlp, x: Array, options: CkksOptions) -> tuple[Quantity, ...]:

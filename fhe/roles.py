@@ -20,8 +20,9 @@ from deploy.model.mlp import check_rows
 from deploy.target import KeyPair, Limits, Signature, Tensor
 from fhe.network import PolynomialNetwork
 from fhe.plan import Exchange, Plan
-from fhe.runtime.program import input_slots, program_of, read_answer
+from fhe.runtime.program import Program, check_network, input_slots, program_of, read_answer
 from fhe.runtime.seal import EvaluationKeys, SealBackend, SealContext, load_stream, save_stream
+from fhe.runtime.throughput import ThroughputProgram, batch_slots, read_batch
 from fhe.wire.envelope import Kind, pack, unpack
 from fhe.wire.sizes import (
     answer_bytes,
@@ -94,7 +95,8 @@ class CkksServerRole(_Side):
         super().__init__(plan.exchange)
         self.plan = plan
         self.signature = Signature(Tensor("request", "BYTES", (1,)), Tensor("answer", "BYTES", (1,)))
-        self._program = program_of(plan, network)
+        self._network = network
+        check_network(plan, network)
         self._plaintexts: dict[Hashable, Any] = {}
         self._kept_bytes = kept_bytes
 
@@ -128,12 +130,20 @@ class CkksServerRole(_Side):
         for index, stream in enumerate(streams):
             check_ciphertext(stream, kind, what=f"ciphertext {index}")
         inputs = [self._context.ciphertext(stream) for stream in streams]
-        answers = self._evaluate(inputs, key)
-        return pack(Kind.ANSWER, self.exchange.key_scope, [save_stream(answer) for answer in answers])
+        return pack(Kind.ANSWER, self.exchange.key_scope, self._evaluate(inputs, key))
 
-    def _evaluate(self, inputs: list[Any], key: EvaluationKeys) -> list[Any]:
+    @cached_property
+    def _program(self) -> Program | ThroughputProgram:
+        if self.exchange.packing == "throughput":
+            return ThroughputProgram(self.plan, self._network, self._context)
+        return program_of(self.plan, self._network)
+
+    def _evaluate(self, inputs: list[Any], key: EvaluationKeys) -> list[bytes]:
+        program = self._program
+        if isinstance(program, ThroughputProgram):
+            return program.run(key, inputs)
         backend = SealBackend(self._context, key, self._plaintexts, kept_bytes=self._kept_bytes)
-        return [self._program.run(backend, inputs)]
+        return [save_stream(program.run(backend, inputs))]
 
     def _key_streams(self, data: bytes) -> tuple[memoryview | None, memoryview | None]:
         exchange = self.exchange
@@ -229,10 +239,10 @@ class CkksClientRole(_Side):
         return self._logits(found)
 
     def _slots(self, rows: Array) -> list[Array]:
-        return input_slots(self.exchange, rows)
+        return (batch_slots if self.exchange.packing == "throughput" else input_slots)(self.exchange, rows)
 
     def _logits(self, slots: list[Array]) -> Array:
-        return read_answer(self.exchange, slots[0])
+        return read_batch(slots) if self.exchange.packing == "throughput" else read_answer(self.exchange, slots[0])
 
     def _secret(self, secret: bytes | None) -> Any:
         if secret is None:

@@ -14,8 +14,10 @@ class PlanOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    packing: Literal["latency", "interleaved"] = Field(
-        default="latency", description="latency: one row a ciphertext; interleaved: several rows a ciphertext"
+    packing: Literal["latency", "interleaved", "throughput"] = Field(
+        default="latency",
+        description="latency: one row a ciphertext; interleaved: several rows a ciphertext; throughput: one row a "
+        "slot, thousands a request",
     )
     rows: int = Field(default=4, ge=1, description="rows a request with packing=interleaved; a power of two")
     objective: Literal["latency", "keys", "error"] = Field(

@@ -9,7 +9,7 @@ import hashlib
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deploy.arrays import Array
 from deploy.errors import BundleError
@@ -132,7 +132,8 @@ class StagePlan(_Value):
     folds : rotations that sum the blocks.
     closing : the real part is taken by one conjugation.
     weight_scale_bits : scale of the plaintexts of the last stream; those of others are set so that products agree.
-    rescale : one prime is dropped after the product.
+    coefficient_bits : scale of the units' coefficients (packing=throughput, where they are multiplied).
+    rescale : one prime is dropped after the product (packing=throughput: one more after the activation).
     degree, odd : of the activation that follows (0 for the last stage).
     """
 
@@ -143,6 +144,7 @@ class StagePlan(_Value):
     folds: tuple[int, ...]
     closing: bool
     weight_scale_bits: float
+    coefficient_bits: int = 0
     rescale: bool
     degree: int
     odd: bool
@@ -205,7 +207,7 @@ class Plan(_Value):
     ranges_kind: Literal["proved", "estimated"]
     logit_range: float
     expected: Expected
-    notes: tuple[str, ...] = Field(())
+    notes: tuple[str, ...] = ()
 
     @property
     def exponents(self) -> tuple[Array, ...]:

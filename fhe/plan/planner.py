@@ -32,6 +32,7 @@ from fhe.plan.stages import (
     reduce_network,
     stages_of,
 )
+from fhe.plan.throughput import plan_throughput
 from fhe.runtime.program import Program
 
 __all__ = ["plan_network"]
@@ -100,6 +101,8 @@ def plan_network(network: PolynomialNetwork, ranges: Ranges, options: PlanOption
     PlanError : no parameters in the 128-bit table do it, with the numbers.
     """
     options = options or PlanOptions()
+    if options.packing == "throughput":
+        return plan_throughput(network, ranges, options)
     request = _prepare(network, ranges, options)
     target = options.logit_error * max(1.0, request.logit_range / 64)
     found: list[_Candidate] = []

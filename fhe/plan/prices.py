@@ -22,6 +22,9 @@ _ADD_S = 4e-6
 _OVERHEAD_S = 3e-6
 """Of one call."""
 
+_MAC_S = 2.5e-11
+"""One multiplication and addition of a limb in BLAS."""
+
 
 def price(name: str, level: int, poly_modulus_degree: int) -> float:
     """Seconds of one primitive at `level` data primes on one core.
@@ -48,6 +51,7 @@ def price(name: str, level: int, poly_modulus_degree: int) -> float:
             "decrypt": ntt * (6 + 2 * level) + 4e-4 * size,
             "load": 2.9e-4 * size * level,
             "save": 1.9e-4 * size * level,
+            "multiply_accumulate": 4 * _MAC_S * poly_modulus_degree * level,
         }[name]
     )
 

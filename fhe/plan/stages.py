@@ -70,12 +70,14 @@ class Ranges:
             low, high = array.min(axis=0), array.max(axis=0)
             widening = margin * (high - low)
             boxes.append(Box(low - widening, high + widening, "estimated"))
-        rows = values[0][:: max(1, len(values[0]) // _TYPICAL_ROWS)][:_TYPICAL_ROWS]
-        return cls(boxes[0], tuple(boxes[1:-1]), boxes[-1], rows)
+        return cls(boxes[0], tuple(boxes[1:-1]), boxes[-1], _typical_rows(values[0]))
 
     @classmethod
-    def proved(cls, network: PolynomialNetwork, box: Box) -> Ranges:
-        """Interval arithmetic from an input box, which must itself be declared: the kind is taken over from it."""
+    def proved(cls, network: PolynomialNetwork, box: Box, *, rows: Array | None = None) -> Ranges:
+        """Interval arithmetic from an input box, which must itself be declared: the kind is taken over from it.
+
+        `rows` (rows, n_in) are typical inputs; 32 of them are used.
+        """
         boxes = []
         low, high = box.low, box.high
         for index, layer in enumerate(network.affines):
@@ -87,7 +89,11 @@ class Ranges:
             boxes.append(Box(below, above, box.kind))
             if index < len(network.coefficients):
                 low, high = _polynomial_range(network.coefficients[index], below, above)
-        return cls(box, tuple(boxes[:-1]), boxes[-1])
+        return cls(box, tuple(boxes[:-1]), boxes[-1], None if rows is None else _typical_rows(rows))
+
+
+def _typical_rows(x: Array) -> Array:
+    return np.asarray(x[:: max(1, len(x) // _TYPICAL_ROWS)][:_TYPICAL_ROWS], dtype=np.float64)
 
 
 def _polynomial_range(table: Array, low: Array, high: Array) -> tuple[Array, Array]:

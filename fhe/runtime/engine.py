@@ -22,6 +22,7 @@ from fhe.plan import Plan
 from fhe.roles import CkksClientRole, CkksServerRole
 from fhe.runtime.cleartext import Cleartext
 from fhe.runtime.program import input_slots, program_of, read_answer
+from fhe.runtime.throughput import run_batch_in_clear
 
 __all__ = ["TENSEAL", "CkksEngine", "ClearEngine", "run_in_clear"]
 
@@ -30,6 +31,8 @@ TENSEAL = Requirement("tenseal", 'pip install "relu-deploy[ckks]"', module="tens
 
 def run_in_clear(plan: Plan, network: PolynomialNetwork, x: Array) -> Array:
     """Logits (batch, n_out) of rows x (batch, n_in) by the plan's own primitives on double-precision slots."""
+    if plan.exchange.packing == "throughput":
+        return run_batch_in_clear(plan, network, x)
     program = program_of(plan, network)
     exchange = plan.exchange
     backend = Cleartext(exchange.parameters)

@@ -18,7 +18,7 @@ from fhe.plan.plan import Exchange, Plan, StagePlan
 from fhe.plan.stages import Stage, input_streams, reduce_network, stages_of
 from fhe.runtime.backend import Backend, Operand
 
-__all__ = ["Program", "input_slots", "program_of", "read_answer"]
+__all__ = ["Program", "check_network", "input_slots", "program_of", "read_answer"]
 
 Ct = TypeVar("Ct")
 
@@ -165,6 +165,12 @@ class Program:
         return Operand((index, "bias"), slots, scale, level)
 
 
+def check_network(plan: Plan, network: PolynomialNetwork) -> None:
+    """Raise :class:`deploy.errors.PlanError` where a plan was made for another network."""
+    if network.sha256 != plan.network_sha256:
+        raise PlanError("the plan was made for another network", remedy="plan this network, or use its own plan")
+
+
 def program_of(plan: Plan, network: PolynomialNetwork) -> Program:
     """The program of a plan, with the numbers of its network.
 
@@ -172,8 +178,7 @@ def program_of(plan: Plan, network: PolynomialNetwork) -> Program:
     ------
     PlanError : the plan was made for another network.
     """
-    if network.sha256 != plan.network_sha256:
-        raise PlanError("the plan was made for another network", remedy="plan this network, or use its own plan")
+    check_network(plan, network)
     exchange = plan.exchange
     stages = stages_of(
         reduce_network(network).network, exchange.scaling, plan.exponents, pairs=exchange.pairs, tile=exchange.tile

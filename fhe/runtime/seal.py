@@ -108,10 +108,7 @@ class SealContext:
         """Encode slots (slots,) or one number for all of them."""
         plain = self.seal.Plaintext()
         parms_id = list(self.parms_ids[level])
-        if isinstance(values, np.ndarray):
-            numbers: Any = values.tolist()
-        else:
-            numbers = complex(values)
+        numbers: Any = values.tolist() if isinstance(values, np.ndarray) else values
         self.encoder.encode(numbers, parms_id, scale, plain)
         return plain
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENVELOPE_BYTES",
     "HEADER_BYTES",
+    "PLAINTEXT_DATA_AT",
     "SEED_BYTES",
     "answer_bytes",
     "ciphertext_bytes",
@@ -30,6 +31,9 @@ CIPHERTEXT_FIELDS_BYTES = 32 + 1 + 8 * 5
 """parms_id, NTT flag, polynomials, N, primes, scale, correction factor."""
 
 ARRAY_FIELDS_BYTES = HEADER_BYTES + 8
+PLAINTEXT_DATA_AT = HEADER_BYTES + 32 + 8 + 8 + ARRAY_FIELDS_BYTES
+"""Where the residues of a plaintext stream start, after parms_id, count and scale."""
+
 SEED_BYTES = HEADER_BYTES + 1 + 64
 """The generator's header, its kind, and 512 bits of seed."""
 
