@@ -16,7 +16,7 @@ from fhe.network import PolynomialNetwork, evaluate_polynomials
 from fhe.separation.basis import UnitBasis
 from fhe.separation.targets import orient_layer
 
-__all__ = ["HiddenLayer", "assemble_network", "prepare_chain", "prepare_layer"]
+__all__ = ["HiddenLayer", "assemble_network", "deorient", "prepare_chain", "prepare_layer"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,15 +138,16 @@ def assemble_network(
     affines += model.affines[len(affines) :]
     for index, shift in enumerate(shifts, start=len(earlier)):
         if index == len(model.activations) - 1:
-            shift = _deorient(model, shift)
+            shift = deorient(model, shift)
         here = affines[index + 1]
         affines[index + 1] = Affine(here.weight, here.bias + shift, here.name)
     return PolynomialNetwork(tuple(affines), (*earlier, *tables), model.decision)
 
 
-def _deorient(model: Mlp, shift: Array) -> Array:
+def deorient(model: Mlp, shift: Array) -> Array:
+    """Turn something that is added to oriented scores, by class first, into what is added to the logits."""
     if model.decision.rule == "argmin":
         return -shift
     if model.decision.rule == "sign":
-        return np.asarray(shift[1:] - shift[0])
+        return np.asarray(shift[1:] - shift[:1])
     return shift

@@ -22,9 +22,12 @@ from fhe.options import CkksOptions
 from fhe.separation.candidates import climb, finish, fit_candidates
 from fhe.separation.certificates import feasible_certificate
 from fhe.separation.exactness import fit_exactly
+from fhe.separation.families import Family, HeadFamily, SharedFamily
+from fhe.separation.hull_fit import fit_hulls
+from fhe.separation.hulls import soft_margin
 from fhe.separation.losses import Divergence
 from fhe.separation.newton import Fit, minimise_anchored
-from fhe.separation.problem import Problem
+from fhe.separation.problem import LastLayer, Problem
 from fhe.separation.selection import Selection, make_folds, select_fit
 from fhe.separation.targets import Targets, orient_logits
 
@@ -91,14 +94,7 @@ def _separate(
     if network is None and options.fit == "exact" and targets.counts.any() and model.decision.rule != "value":
         network = fit_exactly(model, x, targets, options, report, certificates, progress=progress)
     if network is None:
-        problem = Problem.prepare(model, x, targets, degree=options.degree)
-        report["units"], report["parameters"] = _unit_report(problem), problem.lift.size
-        parameters = problem.anchor
-        if any(layer.free.any() for layer in problem.layers):
-            report["fit"] = "least-squares"
-            if model.decision.rule != "value":
-                parameters, report["fit"] = _fit(problem, options, rng, progress, report)
-        network = problem.network(parameters)
+        network = _fit_network(model, x, targets, options, rng, progress, report)
     report["min_margin"] = _least_margin(model, network, targets, x)
     _certify(model, network, x, options, report, certificates)
     return Separation(network, report, certificates)
@@ -136,24 +132,86 @@ def _least_margin(model: Mlp, network: PolynomialNetwork, targets: Targets, x: A
     return float(targets.margins(orient_logits(model.decision, network.logits(x))).min())
 
 
+def _fit_network(
+    model: Mlp,
+    x: Array,
+    targets: Targets,
+    options: CkksOptions,
+    rng: np.random.Generator,
+    progress: Progress,
+    report: dict[str, Any],
+) -> PolynomialNetwork:
+    problem = Problem.prepare(model, x, targets, degree=options.degree)
+    report["units"] = _unit_report(problem)
+    family: Family = problem
+    if options.family == "shared":
+        family = SharedFamily.of(model, x, degree=options.degree)
+    elif options.family == "head":
+        family = HeadFamily.of(model, x, degree=options.degree)
+    report["parameters"] = family.lift.size
+    _warn_of_few_rows(targets, family.lift.size, report)
+    if not any(layer.free.any() for layer in problem.layers):
+        return problem.network(problem.anchor)
+    report["fit"] = "least-squares"
+    if model.decision.rule == "value" or options.fit == "least-squares" or not targets.counts.any():
+        return family.network(family.anchor)
+    if options.fit in ("rch", "nu"):
+        return _fit_hulls(model, x, targets, options, family, report)
+    parameters, report["fit"] = _fit(family, targets, options, rng, progress, report)
+    return family.network(parameters)
+
+
+def _fit_hulls(
+    model: Mlp, x: Array, targets: Targets, options: CkksOptions, family: Family, report: dict[str, Any]
+) -> PolynomialNetwork:
+    before = None
+    if isinstance(family, Problem) and len(model.activations) > 1:
+        before = family.network(family.anchor)
+    last = LastLayer.behind(model, x, degree=options.degree, before=before)
+    shared = family if isinstance(family, SharedFamily) else None
+    two = options.fit == "rch" and targets.scores.shape[1] == 2
+    parameters, report["hulls"] = fit_hulls(last, targets, cap=options.cap, shared=shared, two_hulls=two)
+    report["fit"] = f"{options.fit} mu {max(report['hulls']['caps']):g}"
+    return last.network(parameters)
+
+
+ROWS_PER_PARAMETER = 20
+"""Below this, no fit beats least squares on other rows, and keeping every calibration decision means little."""
+
+
+def _warn_of_few_rows(targets: Targets, parameters: int, report: dict[str, Any]) -> None:
+    constraints = int(targets.counts.sum())
+    if constraints < ROWS_PER_PARAMETER * parameters:
+        report["warnings"].append(
+            f"{constraints} constraints for {parameters} coefficients: agreement on these rows says little about "
+            "others; calibrate on more rows"
+        )
+
+
 def _fit(
-    problem: Problem, options: CkksOptions, rng: np.random.Generator, progress: Progress, report: dict[str, Any]
+    family: Family,
+    targets: Targets,
+    options: CkksOptions,
+    rng: np.random.Generator,
+    progress: Progress,
+    report: dict[str, Any],
 ) -> tuple[Array, str]:
-    lift, targets, anchor = problem.lift, problem.targets, problem.anchor
-    if options.fit == "least-squares" or not targets.counts.any():
-        return anchor, "least-squares"
+    lift, anchor = family.lift, family.anchor
     if options.fit == "anchored":
         fit = climb(lift, targets, anchor, gamma=options.gamma, strength=options.strength)
         return fit.parameters, f"hinge gamma {options.gamma:g} C {options.strength:g}"
     if options.fit == "kl":
         kl = minimise_anchored(lift, Divergence.of(targets), anchor=anchor, strength=1.0)
         return kl.parameters, "kl lambda 1"
+    if options.fit == "soft" and lift.linear:
+        parameters = soft_margin(lift, targets, anchor, gamma=options.gamma, strength=options.strength)
+        return parameters, f"soft gamma {options.gamma:g} C {options.strength:g}"
     judged = _rows_to_judge(options.selection_rows, len(targets))
     folds = make_folds(len(targets), rng, judged=judged, folds=5 if lift.linear else 3)
     selection = select_fit(lift, targets, anchor, folds, gamma=options.gamma, progress=progress)
     report["selection"] = _selection_report(selection)
     with progress.stage("fit", 2) as advance:
-        best = _fit_picked(problem, selection)
+        best = _fit_picked(family, targets, selection)
         advance(1)
         if selection.finish:
             best = finish(lift, targets, best.parameters, gamma=options.gamma)
@@ -161,8 +219,8 @@ def _fit(
     return best.parameters, selection.picked.name + (", finished" if selection.finish else "")
 
 
-def _fit_picked(problem: Problem, selection: Selection) -> Fit:
-    lift, targets, anchor = problem.lift, problem.targets, problem.anchor
+def _fit_picked(family: Family, targets: Targets, selection: Selection) -> Fit:
+    lift, anchor = family.lift, family.anchor
     picked = selection.picked
     if picked.kind == "hinge":
         return climb(lift, targets, anchor, gamma=picked.gamma, strength=picked.strength, tolerance=1e-4)
