@@ -30,7 +30,7 @@ from analog.conditions import Conditions
 from analog.solution import Solution
 from analog.solve.evidence import collect_evidence
 from analog.solve.loop import Junctions, solve_loops
-from analog.solve.ports import Amplifiers, PortLaws, solve_ports
+from analog.solve.ports import PortLaws, amplifier_laws, solve_ports
 from analog.solve.topology import Equations, assemble_equations, find_levels
 from deploy.arrays import Array
 from deploy.errors import InputError
@@ -237,7 +237,7 @@ class _Planner:
 
     def __init__(self, circuit: Circuit, equations: Equations, junctions: Junctions) -> None:
         self._circuit, self._eq, self._junctions = circuit, equations, junctions
-        self._amplifiers = Amplifiers.of(circuit.op_amps)
+        self._amplifiers = amplifier_laws(circuit.op_amps)
         self._block, level, self._port_level = find_levels(equations)
         self._level = level[self._block]
         self._depth = int(level.max(initial=-1)) + 1
@@ -350,7 +350,7 @@ class _Planner:
     def _laws(self, ports: Array) -> PortLaws:
         diodes = len(self._circuit.diodes)
         return PortLaws(
-            self._junctions.take(ports[ports < diodes]), self._amplifiers.take(ports[ports >= diodes] - diodes)
+            self._junctions.take(ports[ports < diodes]), self._amplifiers[ports[ports >= diodes] - diodes]
         )
 
     def _exports(

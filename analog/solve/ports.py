@@ -13,7 +13,7 @@ not reduce |F| is halved; what then still fails is reported, not hidden.
 Ports that do not conduct have slope near 0: their columns leave the linear system, which shrinks to the ports that
 do conduct.
 
-Axes: ``ports``, ``batch``.
+Axes: ``ports`` (diodes first, then op-amps), ``batch``.
 """
 
 from __future__ import annotations
@@ -23,60 +23,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from analog.circuit import OpAmps
-from analog.solve.loop import Junctions, solve_loops
+from analog.solve.loop import Junctions
 from deploy.arrays import Array
+from deploy.requirement import require
 
-__all__ = ["MAX_ITERATIONS", "Amplifiers", "PortLaws", "solve_ports"]
+__all__ = ["MAX_ITERATIONS", "PortLaws", "amplifier_laws", "solve_ports"]
 
 MAX_ITERATIONS = 100
 
-_RELATIVE_STEP = 1e-13
-"""A wave that moved by less, relative to 1 V or itself, is solved: Newton converges quadratically."""
+_SMALLEST_SIGMA = 1e-3
+"""Wave resistance of an op-amp whose output does not act on its own input: any positive number serves."""
 
 
-@dataclass(frozen=True, eq=False)
-class Amplifiers:
-    """Op-amp laws y = middle + half tanh(gain u / half), (ports,) each."""
-
-    gain: Array
-    middle: Array
-    half: Array
-
-    @classmethod
-    def of(cls, table: OpAmps) -> Amplifiers:
-        """Read them from the circuit's table."""
-        return cls(table.gain, (table.low + table.high) / 2, (table.high - table.low) / 2)
-
-    def take(self, ports: Array) -> Amplifiers:
-        """Keep some."""
-        return Amplifiers(self.gain[ports], self.middle[ports], self.half[ports])
+def amplifier_laws(table: OpAmps) -> Array:
+    """Gain, middle and half of each op-amp's output range, (op_amps, 3): y = middle + half tanh(gain u / half)."""
+    return np.column_stack([table.gain, (table.low + table.high) / 2, (table.high - table.low) / 2])
 
 
 @dataclass(frozen=True, eq=False)
 class PortLaws:
-    """Laws of a block's ports: diodes first, then op-amps."""
+    """Laws of a block's ports: its diodes, then its op-amps (op_amps, 3)."""
 
     junctions: Junctions
-    amplifiers: Amplifiers
-
-    @property
-    def diodes(self) -> int:
-        """How many ports are diodes."""
-        return len(self.junctions.slope)
-
-    def solve(self, waves: Array, rho: Array) -> tuple[Array, Array]:
-        """Solve z = t + rho y of each port: y and dy/dz, (ports, batch)."""
-        d = self.diodes
-        if d == len(waves):
-            return solve_loops(waves, rho, self.junctions)
-        from analog.solve.kernel import solve_op_amps
-
-        y, slope = np.empty_like(waves), np.empty_like(waves)
-        if d:
-            y[:d], slope[:d] = solve_loops(waves[:d], rho[:d], self.junctions)
-        amp = self.amplifiers
-        solve_op_amps(waves[d:], rho[d:], amp.gain, amp.middle, amp.half, y[d:], slope[d:])
-        return y, slope
+    amplifiers: Array
 
 
 def solve_ports(open_circuit: Array, H: Array, laws: PortLaws) -> tuple[Array, Array, Array]:
@@ -91,42 +60,29 @@ def solve_ports(open_circuit: Array, H: Array, laws: PortLaws) -> tuple[Array, A
     -------
     y (ports, batch), iterations (batch,), and which samples converged (batch,) of bool.
     """
+    require("numba", extra="circuit")
+    from analog.solve.kernel import solve_coupled_ports
+
+    junctions = laws.junctions
     rho = np.diag(H).copy()
-    rho[laws.diodes :] = np.where(rho[laws.diodes :] > 1e-3, rho[laws.diodes :], 1.0)
-    couple = H - np.diag(rho)
-    z = np.array(open_circuit)
-    iterations = np.zeros(z.shape[1], dtype=np.int64)
-    active = np.arange(z.shape[1])
-    y, slope = laws.solve(z, rho)
-    F = z - open_circuit + couple @ y
-    for _ in range(MAX_ITERATIONS):
-        step = _newton_step(couple, slope, F, rho)
-        old = np.abs(F).max(axis=0)
-        scale = np.ones(len(active))
-        for _ in range(12):
-            trial = z[:, active] - scale * step
-            y_trial, slope_trial = laws.solve(trial, rho)
-            F_trial = trial - open_circuit[:, active] + couple @ y_trial
-            worse = np.abs(F_trial).max(axis=0) > (1 - 1e-4 * scale) * old + 1e-12 * np.abs(trial).max(axis=0)
-            if not worse.any():
-                break
-            scale = np.where(worse, scale / 2, scale)
-        z[:, active], y[:, active] = trial, y_trial
-        iterations[active] += 1
-        moved = np.abs(scale * step)
-        solved = (moved <= _RELATIVE_STEP * np.maximum(1.0, np.abs(trial))).all(axis=0)
-        keep = ~solved
-        active, slope, F = active[keep], slope_trial[:, keep], F_trial[:, keep]
-        if not active.size:
-            break
-    converged = np.ones(z.shape[1], dtype=bool)
-    converged[active] = False
-    return y, iterations, converged & np.isfinite(z).all(axis=0)
-
-
-def _newton_step(couple: Array, slope: Array, F: Array, rho: Array) -> Array:
-    """(I + couple diag(slope))^-1 F for each sample."""
-    jacobian = couple[None] * slope.T[:, None, :]
-    index = np.arange(len(rho))
-    jacobian[:, index, index] += 1.0
-    return np.asarray(np.linalg.solve(jacobian, F.T[:, :, None])[:, :, 0].T)
+    amps = slice(len(junctions.slope), None)
+    rho[amps] = np.where(rho[amps] > _SMALLEST_SIGMA, rho[amps], 1.0)
+    ports, batch = open_circuit.shape
+    y = np.empty((batch, ports))
+    iterations, converged = np.zeros(batch, dtype=np.int64), np.zeros(batch, dtype=bool)
+    solve_coupled_ports(
+        np.ascontiguousarray(open_circuit.T),
+        H - np.diag(rho),
+        rho,
+        junctions.slope,
+        junctions.saturation,
+        junctions.series,
+        junctions.ideal,
+        junctions.gmin,
+        np.ascontiguousarray(laws.amplifiers),
+        MAX_ITERATIONS,
+        y,
+        iterations,
+        converged,
+    )
+    return y.T, iterations, converged
