@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -76,7 +76,7 @@ def bundle_files(
         records = {name: record for name, record in kept.manifest.targets.items() if name not in entries}
         for name in records:
             files.update({f"targets/{name}/{path}": data for path, data in kept.target_files(name).items()})
-        reports = dict(kept.reports)
+        reports = _reports_of(kept, records)
     for name, entry in entries.items():
         files.update({f"targets/{name}/{path}": data for path, data in entry.deployment.files().items()})
         records[name] = TargetRecord(
@@ -97,6 +97,20 @@ def bundle_files(
         files={name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())},
     )
     return {MANIFEST_FILE: write_manifest(manifest), **files, **reports}
+
+
+def _reports_of(bundle: Bundle, names: Collection[str]) -> dict[str, bytes]:
+    """Reports of a bundle, with what was found about the named targets only: another deployment is another matter."""
+    reports = dict(bundle.reports)
+    if FIDELITY_FILE in reports:
+        report = bundle.report()
+        report["targets"] = {name: entry for name, entry in report["targets"].items() if name in names}
+        reports[FIDELITY_FILE] = _report_bytes(report)
+    return reports
+
+
+def _report_bytes(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def _version(name: str) -> str:
@@ -268,7 +282,7 @@ class Bundle:
         ------
         StorageError : the place cannot be written.
         """
-        data = json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
+        data = _report_bytes(document)
         if self.path.is_dir():
             place = self.path / FIDELITY_FILE
             with storage_errors(place):

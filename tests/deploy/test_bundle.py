@@ -80,6 +80,8 @@ def test_two_conversions_are_byte_identical_in_folder_and_zip(tmp_path: Path) ->
     _make(tmp_path / "one.zip")
     _make(tmp_path / "two.zip")
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "one.zip") as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
 def test_no_row_and_no_path_is_in_a_bundle(tmp_path: Path) -> None:
@@ -111,8 +113,16 @@ def test_extending_keeps_the_other_targets_and_adds_hashes(tmp_path: Path) -> No
     longer = extend(bundle, more, {"copy": copying_target.Options(shift=0.5)}).write(tmp_path / "b", force=True)
     assert len(longer.calibration_hashes) == 35
     assert longer.manifest.targets["copy"].summary["shift"] == 0.5
-    assert longer.report() == {"targets": {"copy": {"agreement": 1.0}}}
     assert longer.interface == bundle.interface
+    assert longer.manifest.seed == bundle.manifest.seed == 7
+
+
+def test_a_report_goes_when_its_target_is_converted_again(tmp_path: Path) -> None:
+    _make(tmp_path / "b").write_report({"targets": {"copy": {"agreement": 1.0}, "other": {"agreement": 0.5}}})
+    bundle = Bundle.read(tmp_path / "b")
+    rows = Calibration(np.random.default_rng(99).normal(size=(5, 4)))
+    again = extend(bundle, rows, {"copy": copying_target.Options(shift=0.5)})
+    assert again.write(tmp_path / "b", force=True).report() == {"targets": {}}
 
 
 @pytest.mark.parametrize("name", ["b", "b.zip"])

@@ -46,6 +46,11 @@ def test_divergence_by_hand() -> None:
     one, two = np.array([[np.log(3.0)]]), np.array([[0.0]])
     assert divergence(Decision("sign"), one, two) == pytest.approx([expected])
     assert divergence(Decision("value"), p, q) is None
+    three, flat = np.array([[0.0, 1.0, 3.0]]), np.zeros((1, 3))
+    assert divergence(Decision("argmin"), three, flat) == pytest.approx(
+        divergence(Decision("argmax"), -three, flat)
+    )
+    assert divergence(Decision("argmin"), three, flat) != pytest.approx(divergence(Decision("argmax"), three, flat))
     huge = np.array([[1e4, -1e4]])
     assert np.isfinite(divergence(Decision("argmax"), huge, -huge)).all()
 

@@ -196,3 +196,39 @@ def test_an_npz_with_a_lying_size_is_damage(tmp_path: Path) -> None:
         )
     with pytest.raises(DataError, match="cannot be read"):
         read_rows(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_the_label_column_may_stand_anywhere(tmp_path: Path, at: int) -> None:
+    names, cells = ["a", "b"], ["1", "2"]
+    names.insert(at, "kind")
+    cells.insert(at, "cat")
+    (tmp_path / "t.csv").write_text(f"{','.join(names)}\n{','.join(cells)}\n")
+    table = read_rows(tmp_path / "t.csv", label_column="kind")
+    assert table.x.tolist() == [[1.0, 2.0]]
+    assert table.features == ("a", "b")
+    assert table.y is not None
+    assert table.y.tolist() == ["cat"]
+
+
+class Trap:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.mark,))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+def test_nothing_is_ever_unpickled(tmp_path: Path, suffix: str) -> None:
+    trap = np.array([Trap(tmp_path / "mark")], dtype=object)
+    path = tmp_path / f"rows{suffix}"
+    if suffix == ".npz":
+        np.savez(path, x=trap)
+    else:
+        np.save(path, trap, allow_pickle=True)
+    with pytest.raises(DataError):
+        read_rows(path)
+    assert not (tmp_path / "mark").exists()

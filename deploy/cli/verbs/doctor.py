@@ -95,6 +95,8 @@ def text(document: Json) -> str:
     lines = [f"relu-deploy {document['version']}, Python {document['python']}"]
     rows = []
     for name, extra in document["extras"].items():
+        if name in ("all", "dev"):  # the union of the others, and what only developers need
+            continue
         missing = [package for package, version in extra["packages"].items() if version is None]
         rows.append([name, "complete" if not missing else f"missing {', '.join(missing)}; run: {extra['install']}"])
     lines.append(table(["extra", "state"], rows))
