@@ -1,8 +1,9 @@
 """Damaged model files, and a worker that loads them under a limit of memory and time.
 
 ``python damaged_files.py FOLDER COUNT SEED [detached]`` loads COUNT mutants of the files in FOLDER and prints one JSON
-line for each that ended in anything but a model or a LoadError. The mutant being loaded lies in FOLDER/mutants, so that a
-crash of the worker leaves its cause behind. With ``detached`` the ONNX reader treats every weight as a large one.
+line for each that ended in anything but a model or a LoadError. The mutant being loaded lies in FOLDER/mutants, so
+that a crash of the worker leaves its cause behind. With ``detached`` the ONNX reader treats every weight as a large
+one.
 """
 
 from __future__ import annotations
