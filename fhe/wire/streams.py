@@ -50,7 +50,7 @@ class StreamKind:
     n : ring degree.
     primes : the primes of its level.
     parms_id : of its level.
-    scale : to a relative 1e-12.
+    scale : exactly where seeded (a request), to a relative 1e-12 where computed (an answer).
     seeded : it holds one polynomial and the seed of the other.
     """
 
@@ -128,7 +128,9 @@ def check_ciphertext(stream: bytes | memoryview, kind: StreamKind, *, what: str 
         raise _refuse(
             "ciphertext_shape", f"{what}: N={n} and {primes} primes, {kind.n} and {len(kind.primes)} expected"
         )
-    if not math.isfinite(scale) or abs(scale - kind.scale) > _SCALE_TOLERANCE * kind.scale:
+    # A client encodes at exactly the plan's scale; SEAL refuses to add numbers whose scales differ in the last bits.
+    tolerance = 0.0 if kind.seeded else _SCALE_TOLERANCE * kind.scale
+    if not math.isfinite(scale) or abs(scale - kind.scale) > tolerance:
         raise _refuse("ciphertext_scale", f"{what}: scale {scale!r}, {kind.scale!r} expected")
     if correction != 1:
         raise _refuse("ciphertext_correction", f"{what}: correction factor {correction}, 1 expected")

@@ -50,9 +50,11 @@ def patched(stream: bytes, at: int, new: bytes) -> bytes:
     return stream[:at] + new + stream[at + len(new) :]
 
 
-@pytest.mark.parametrize("scale", [float("nan"), float("inf"), -1.0, 0.0, 2.0**23, 2.0**25 * (1 + 1e-9)])
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), -1.0, 0.0, 2.0**23, 2.0**25 * (1 + 1e-9), None])
 def test_wrong_scale_is_refused(case, scale):
     session, request = case
+    if scale is None:  # the nearest number to the right one
+        scale = float(np.nextafter(session.client.exchange.input_scale, np.inf))
     stream = patched(stream_of(request), SCALE_AT, struct.pack("<d", scale))
     assert refused(session, stream).code == "ciphertext_scale"
 
