@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx2
+import numpy as np
 
-__all__ = ["Load", "Question", "measure_capacity", "replay"]
+from deploy.bundle import read_archive
+from deploy.client.exchange import build_infer, split_elements
+from deploy.envelope import open_envelope, scope_hash, seal
+from deploy.registry import target
+from deploy.service.models import ServedModel
+from deploy.target import Deployment, KeyPair
+
+__all__ = ["Callers", "Load", "Question", "measure_capacity", "replay"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,63 @@ class Load:
     def quantile_s(self, share: float) -> float:
         """Quantile of the times, in seconds."""
         return sorted(self.seconds)[min(len(self.seconds) - 1, int(share * len(self.seconds)))]
+
+
+class Callers:
+    """Clients with distinct keys, their requests encrypted beforehand, and what the answers must be."""
+
+    def __init__(self, model: ServedModel, deployment: Deployment, rows: np.ndarray, *, keys: int) -> None:
+        role = target(model.target).client(read_archive(model.client_archive, role="client").files)
+        assert role is not None
+        self.role = role
+        self.path = f"/v2/models/{model.name}/infer"
+        pairs = [role.generate_keys() for _ in range(keys)]
+        self.pairs = [pair for pair in pairs if pair is not None]
+        self.ids = [hashlib.sha256(pair.evaluation).hexdigest() for pair in self.pairs]
+        self.rows = rows
+        self.reference = deployment.logits(self.rows)
+        (self.stated,) = [quantity.value for quantity in deployment.cost() if quantity.name == "logit_error"]
+        self.questions = [self._question(subject) for subject in range(len(self.rows))]
+
+    def _question(self, subject: int) -> Question:
+        pair, key_id = self._key(subject)
+        payload = self.role.encrypt(self.rows[subject : subject + 1], pair.secret)
+        element = seal(payload, kind="request", scope=scope_hash(pair.scope), key_id=bytes.fromhex(key_id))
+        call = build_infer(
+            self.path,
+            [element],
+            tensor={"name": "request", "datatype": "BYTES", "shape": [1]},
+            rows=1,
+            output="answer",
+            parameters={"key_id": key_id},
+        )
+        assert call.content is not None
+        return Question(call.path, call.content, call.headers, subject)
+
+    def _key(self, subject: int) -> tuple[KeyPair, str]:
+        return self.pairs[subject % len(self.pairs)], self.ids[subject % len(self.pairs)]
+
+    def upload(self, url: str) -> None:
+        """Store every key."""
+        with httpx2.Client(base_url=url, trust_env=False, timeout=120) as http:
+            for pair, key_id in zip(self.pairs, self.ids, strict=True):
+                assert http.put(f"/v2/keys/{key_id}", content=pair.evaluation).status_code == 201
+
+    def wrong(self, load: Load) -> list[int]:
+        """Subjects whose answer is not the reference's decision, or leaves its stated error."""
+        decided = self.role.decision
+        sure = decided.margins(self.reference) > 2 * self.stated
+        found = []
+        for subject, data in load.answers:
+            (element,) = split_elements(data)
+            pair, key_id = self._key(subject)
+            payload = open_envelope(element, kind="answer", key_id=bytes.fromhex(key_id)).payload
+            logits = self.role.decrypt(payload, pair.secret)[:1]
+            reference = self.reference[subject : subject + 1]
+            within = np.abs(logits - reference).max() <= self.stated
+            if not within or (sure[subject] and not decided.agree(logits, reference)[0]):
+                found.append(subject)
+        return found
 
 
 def measure_capacity(url: str, questions: Sequence[Question], *, seconds: float, callers: int) -> Load:

@@ -1,0 +1,213 @@
+"""What the service costs and bears, over real ciphertexts at 784-128-10: python benchmarks/service.py
+
+Measured in one run, interleaved where two things are compared:
+
+- what the service adds to one request over the bare runtime (the same role, in this process);
+- capacity with one worker and with two;
+- how long health takes to answer while every worker computes;
+- latencies at 90 % of capacity, every answer decrypted and compared with the reference.
+
+``--check`` exits with 1 where a figure misses what the project promises. The model is the MNIST one of
+RELU_DEPLOY_INPUTS where that is set, otherwise random weights of the same shape: speed does not depend on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from loading import Callers, Question, measure_capacity, replay
+from networks import random_mlp
+from standing import Running, running
+
+import deploy
+from deploy.bundle import read_archive
+from deploy.client.exchange import split_elements
+from deploy.envelope import open_envelope
+from deploy.registry import target
+from deploy.service.models import ServedModel, open_sources, parse_source
+
+TARGET = "ckks"
+
+
+def make_bundle(folder: Path) -> tuple[Path, np.ndarray]:
+    """A 784-128-10 bundle, and rows to ask it about."""
+    inputs = os.environ.get("RELU_DEPLOY_INPUTS")
+    if inputs:
+        model = deploy.load(Path(inputs) / "models/mnist_784_128_10/mnist_784_128_10.legacy.onnx")
+        data = f"{inputs}/data/mnist/mnist_t10k.npz"
+        calibration = deploy.Calibration.read(f"{data}[6000:8000]")
+        rows = deploy.HeldOut.read(f"{data}[8000:8040]").x
+    else:
+        rng = np.random.default_rng(0)
+        model = random_mlp(rng, (784, 128, 10))
+        calibration = deploy.Calibration(rng.random((500, 784)))
+        rows = rng.random((40, 784))
+    path = folder / "model.bundle"
+    deploy.convert(model, calibration, deploy.parse_options({TARGET: target(TARGET)})).write(path)
+    return path, rows
+
+
+def bare_runtime(model: ServedModel, callers: Callers, folder: Path) -> Any:
+    """The server's role in this process: a function of a question."""
+    role = target(TARGET).server(read_archive(model.server_archive, role="server").files)
+    keys = []
+    for number, pair in enumerate(callers.pairs):
+        path = folder / f"key-{number}"
+        path.write_bytes(pair.evaluation)
+        keys.append(role.load_key(path))
+
+    def ask(question: Question) -> None:
+        head = int(question.headers["Inference-Header-Content-Length"])
+        (element,) = split_elements(question.content[head:])
+        role.infer(open_envelope(element, kind="request").payload, keys[question.subject % len(keys)])
+
+    return ask
+
+
+def measure_overhead(server: Running, callers: Callers, bare: Any, rounds: int) -> dict[str, float]:
+    """One request, bare and served by turns, in milliseconds: wall time, and processor time, which a busy machine
+    does not stretch. The caller's own HTTP counts as the service's in wall time only.
+    """
+    times: dict[str, list[float]] = {"bare": [], "served": []}
+    processes = [psutil.Process(pid) for pid in (server.process.pid, *server.workers())]
+
+    def spent_s() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    bare_cpu_s = served_cpu_s = 0.0
+    with httpx2.Client(base_url=server.url, trust_env=False, timeout=60) as http:
+        for turn in range(rounds + 5):
+            if turn == 5:
+                served_cpu_s = -spent_s()
+            question = callers.questions[turn % len(callers.questions)]
+            began, cpu = time.perf_counter(), time.process_time()
+            bare(question)
+            between, cpu = time.perf_counter(), time.process_time() - cpu
+            http.post(question.path, content=question.content, headers=question.headers).raise_for_status()
+            ended = time.perf_counter()
+            if turn >= 5:
+                times["bare"].append(1e3 * (between - began))
+                times["served"].append(1e3 * (ended - between))
+                bare_cpu_s += cpu
+    served_cpu_s += spent_s()
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    smallest = {name: min(values) for name, values in times.items()}
+    return {
+        "bare_ms": medians["bare"],
+        "served_ms": medians["served"],
+        "added_ms": medians["served"] - medians["bare"],
+        "added_ms_smallest": smallest["served"] - smallest["bare"],
+        "bare_cpu_ms": 1e3 * bare_cpu_s / rounds,
+        "served_cpu_ms": 1e3 * served_cpu_s / rounds,
+        "added_cpu_ms": 1e3 * (served_cpu_s - bare_cpu_s) / rounds,
+    }
+
+
+def measure_health(url: str, callers: Callers, seconds: float) -> dict[str, float]:
+    """How long health takes while every worker computes, in milliseconds."""
+    times: list[float] = []
+    stop = threading.Event()
+
+    def poll() -> None:
+        with httpx2.Client(base_url=url, trust_env=False, timeout=60) as http:
+            while not stop.wait(0.02):
+                for path in ("/v2/health/live", "/v2/health/ready"):
+                    began = time.perf_counter()
+                    http.get(path).raise_for_status()
+                    times.append(1e3 * (time.perf_counter() - began))
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        measure_capacity(url, callers.questions, seconds=seconds, callers=8)
+    finally:
+        stop.set()
+        thread.join()
+    times.sort()
+    return {
+        "polls": len(times),
+        "median_ms": statistics.median(times),
+        "p99_ms": times[int(0.99 * len(times))],
+        "largest_ms": times[-1],
+    }
+
+
+def main() -> int:
+    """Run everything and print one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60, help="load at 90 %% of capacity")
+    parser.add_argument("--rounds", type=int, default=150, help="requests for the overhead")
+    parser.add_argument("--keys", type=int, default=8, help="distinct keys")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a promise is missed")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="relu-deploy-bench-") as name:
+        folder = Path(name)
+        path, rows = make_bundle(folder)
+        models = open_sources([parse_source(str(path))])
+        callers = Callers(models[0], deploy.Bundle.read(path).deployment(TARGET), rows, keys=arguments.keys)
+        shared = {"queue": 10_000, "worker_nice": 5}
+        with (
+            running(models, folder / "one", workers=1, **shared) as one,
+            running(models, folder / "two", workers=2, **shared) as two,
+        ):
+            for server in (one, two):
+                callers.upload(server.url)
+                measure_capacity(server.url, callers.questions, seconds=3, callers=4)  # every worker loads its keys
+            overhead = measure_overhead(
+                one.url, callers, bare_runtime(models[0], callers, folder), arguments.rounds
+            )
+            rates: dict[str, list[float]] = {"one": [], "two": []}
+            for _ in range(4):
+                for label, server in (("one", one), ("two", two)):
+                    load = measure_capacity(server.url, callers.questions, seconds=4, callers=4)
+                    rates[label].append(load.rate_per_s)
+            capacity = {label: statistics.median(values) for label, values in rates.items()}
+            health = measure_health(two.url, callers, 8)
+            load = replay(two.url, callers.questions, seconds=arguments.seconds, rate_per_s=0.9 * capacity["two"])
+        wrong = callers.wrong(load)
+    median, p99 = load.quantile_s(0.5), load.quantile_s(0.99)
+    document = {
+        "machine": {"processors": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()[0]},
+        "versions": {each: version(each) for each in ("tenseal", "fastapi", "uvicorn", "httpx2")},
+        "overhead": overhead,
+        "capacity_per_s": {**capacity, "ratio": capacity["two"] / capacity["one"]},
+        "health_under_full_load": health,
+        "load_at_90_percent": {
+            "requests": len(load.seconds),
+            "statuses": load.statuses,
+            "wrong_answers": len(wrong),
+            "median_ms": 1e3 * median,
+            "p99_ms": 1e3 * p99,
+            "p99_over_median": p99 / median,
+        },
+    }
+    promises = {
+        "the service adds under 10 ms": max(overhead["added_ms"], overhead["added_cpu_ms"]) < 10,
+        "two workers reach 1.6 times one": capacity["two"] >= 1.6 * capacity["one"],
+        "health answers within 100 ms": health["largest_ms"] < 100,
+        "no error and no wrong answer": set(load.statuses) == {200} and not wrong,
+        "p99 is under 3 times the median": p99 < 3 * median,
+    }
+    print(json.dumps({**document, "promises": promises}, indent=1))
+    return int(arguments.check and not all(promises.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
