@@ -131,11 +131,10 @@ def assemble_network(
     ----------
     tables : (units, degree + 1) for each of the last hidden layers.
     shifts : for each table, (n_next,) added to the bias after it; oriented (classes,) for the last.
-    start : polynomials and affine layers that come before, where `tables` does not cover them all.
+    start : a network whose affine layers and earlier polynomials are taken over, or None for the model's own.
     """
     earlier = [] if start is None else list(start.coefficients[: len(model.activations) - len(tables)])
-    affines = list(model.affines) if start is None else list(start.affines[: len(earlier) + 1])
-    affines += model.affines[len(affines) :]
+    affines = list(model.affines if start is None else start.affines)
     for index, shift in enumerate(shifts, start=len(earlier)):
         if index == len(model.activations) - 1:
             shift = deorient(model, shift)

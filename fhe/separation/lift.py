@@ -138,7 +138,7 @@ class _UnitPoint:
         block = np.zeros((len(row), lift.size))
         difference = lift.weight[plus] - lift.weight[minus]
         block[:, :width] = lift.features[row]
-        block[:, :width].reshape(len(row), lift.powers, -1)[:] *= difference[:, None]
+        block[:, :width].reshape(len(row), lift.powers, difference.shape[1])[:] *= difference[:, None]
         place = np.arange(len(row))
         block[place, width + plus] = 1.0
         block[place, width + minus] -= 1.0

@@ -70,7 +70,7 @@ class LastLayer:
 
     Parameters
     ----------
-    before : polynomials of the earlier layers (those of the last layer do not matter), or None without earlier ones.
+    before : a polynomial network whose affine layers and earlier polynomials are kept, or None for the model's own.
     layer : the last hidden layer; every unit that moves is free.
     lift : the rows in the space of its coefficients.
     anchor : parameters of least squares, or of `before`'s own last layer.
@@ -84,21 +84,18 @@ class LastLayer:
 
     @classmethod
     def behind(cls, model: Mlp, x: Array, *, degree: int, before: PolynomialNetwork | None = None) -> LastLayer:
-        """Prepare on rows x (batch, n_in)."""
-        if len(model.activations) == 1:
-            before = None
-        z = model.affines[0](x) if before is None else before.preactivations(x)[-2]
-        after = model.affines[-1] if before is None else before.affines[-1]
-        oriented = Affine(*orient_layer(model.decision, after.weight, model.affines[-1].bias))
-        layer = prepare_layer(z, model.activations[-1], oriented, degree, every=True)
+        """Prepare on rows x (batch, n_in).
+
+        With `before`, its affine layers and earlier polynomials stay, and its last polynomials are the anchor.
+        """
+        source = model if before is None else before
+        z = source.preactivations(x)[-2]
+        after = Affine(*orient_layer(model.decision, source.affines[-1].weight, source.affines[-1].bias))
+        layer = prepare_layer(z, model.activations[-1], after, degree, every=True)
         if before is not None:
             layer = _anchored_at(layer, before, z)
-        width = oriented.n_out
-        lift = UnitLift(layer.features(z), oriented.weight[:, layer.free], layer.unmoved(z))
-        shift = np.zeros(width)
-        if before is not None:
-            shift = orient_layer(model.decision, after.weight, before.affines[-1].bias - model.affines[-1].bias)[1]
-        return cls(model, before, layer, lift, np.append(layer.anchor.ravel(), shift))
+        lift = UnitLift(layer.features(z), after.weight[:, layer.free], layer.unmoved(z))
+        return cls(model, before, layer, lift, np.append(layer.anchor.ravel(), np.zeros(after.n_out)))
 
     def network(self, parameters: Array) -> PolynomialNetwork:
         """The polynomial network at these parameters."""
@@ -109,7 +106,11 @@ class LastLayer:
 
 def _anchored_at(layer: HiddenLayer, network: PolynomialNetwork, z: Array) -> HiddenLayer:
     """The layer with a network's own polynomials, expressed in its basis, as the anchor."""
-    values = evaluate_polynomials(network.coefficients[-1][layer.free], z[:, layer.free])
-    constant = values.mean(axis=0)
-    anchor = np.einsum("pbf,bf->pf", layer.basis.values(z[:, layer.free]), values) / len(z)
-    return replace(layer, anchor=anchor, constant=constant)
+    table = network.coefficients[-1]
+    values = evaluate_polynomials(table, z)
+    fitted = values[:, layer.free]
+    constant = fitted.mean(axis=0)
+    anchor = np.einsum("pbf,bf->pf", layer.basis.values(z[:, layer.free]), fitted) / len(z)
+    exact = np.zeros_like(layer.exact)
+    exact[~layer.free, 0] = values[0, ~layer.free]
+    return replace(layer, anchor=anchor, constant=constant, exact=exact)

@@ -35,6 +35,15 @@ class Folds:
 
     pairs: tuple[tuple[Array, Array], ...]
 
+    def with_copies(self, copies: int, rows: int) -> Folds:
+        """Fit on perturbed copies too (row r's stand at r + rows, r + 2 rows, …); judge on the rows themselves."""
+        return Folds(
+            tuple(
+                (np.concatenate([fitted + copy * rows for copy in range(copies)]), judged)
+                for fitted, judged in self.pairs
+            )
+        )
+
 
 def make_folds(rows: int, rng: np.random.Generator, *, judged: Array | None = None, folds: int = 5) -> Folds:
     """Split `rows` rows at random: `folds` folds, or one split where rows abound.

@@ -13,14 +13,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from deploy.arrays import Array
-from deploy.errors import CertificateRejected
 from deploy.model import Mlp
 from deploy.progress import SILENT, Progress
-from fhe.certificate_checker import check_certificate
 from fhe.network import PolynomialNetwork
 from fhe.options import CkksOptions
+from fhe.separation.agreement import search_agreement
 from fhe.separation.candidates import climb, finish, fit_candidates
-from fhe.separation.certificates import feasible_certificate
+from fhe.separation.distill import distill
 from fhe.separation.exactness import fit_exactly
 from fhe.separation.families import Family, HeadFamily, SharedFamily
 from fhe.separation.hull_fit import fit_hulls
@@ -28,8 +27,10 @@ from fhe.separation.hulls import soft_margin
 from fhe.separation.losses import Divergence
 from fhe.separation.newton import Fit, minimise_anchored
 from fhe.separation.problem import LastLayer, Problem
+from fhe.separation.reporting import add_evidence, blank_report, selection_report, unit_report, warn_of_few_rows
+from fhe.separation.rounding import coefficient_reach
 from fhe.separation.selection import Selection, make_folds, select_fit
-from fhe.separation.targets import Targets, orient_logits
+from fhe.separation.targets import Targets
 
 __all__ = ["Problem", "Separation", "separate"]
 
@@ -76,60 +77,27 @@ def _separate(
     model: Mlp, x: Array, options: CkksOptions, *, rng: np.random.Generator, progress: Progress
 ) -> Separation:
     targets = Targets.of(model.decision, model.logits(x))
-    report: dict[str, Any] = {
-        "rows": len(x),
-        "tied_rows": targets.tied_rows if model.decision.rule != "value" else 0,
-        "family": options.family,
-        "degree": options.degree,
-        "refine": options.refine,
-        "fit": "exact: no activation had to be replaced",
-        "separable": None,
-        "certificates": [],
-        "warnings": [],
-        "units": [],
-        "parameters": 0,
-    }
+    decides = model.decision.rule != "value"
+    report = blank_report(options, targets, decides=decides)
     certificates: dict[str, bytes] = {}
-    network = PolynomialNetwork(model.affines, (), model.decision) if not model.activations else None
-    if network is None and options.fit == "exact" and targets.counts.any() and model.decision.rule != "value":
-        network = fit_exactly(model, x, targets, options, report, certificates, progress=progress)
-    if network is None:
-        network = _fit_network(model, x, targets, options, rng, progress, report)
-    report["min_margin"] = _least_margin(model, network, targets, x)
-    _certify(model, network, x, options, report, certificates)
+    if options.agreement is not None and model.activations and decides:
+        options, network = search_agreement(
+            options, lambda choice, notes: _fit_network(model, x, targets, choice, rng, progress, notes), report
+        )
+        report.update(family=options.family, degree=options.degree, refine=options.refine)
+    elif not model.activations:
+        network = PolynomialNetwork(model.affines, (), model.decision)
+    else:
+        exact = None
+        if options.fit == "exact" and targets.counts.any() and decides:
+            exact = fit_exactly(model, x, targets, options, report, certificates, progress=progress)
+        network = exact or _fit_network(model, x, targets, options, rng, progress, report)
+    reach = None
+    if model.activations and decides and targets.counts.any():
+        last = LastLayer.behind(model, x, degree=max(network.degrees[-1], options.degree), before=network)
+        reach = coefficient_reach(last.lift, last.anchor, targets)
+    add_evidence(model, network, x, targets, options, report, certificates, coefficient_move=reach)
     return Separation(network, report, certificates)
-
-
-def _certify(
-    model: Mlp,
-    network: PolynomialNetwork,
-    x: Array,
-    options: CkksOptions,
-    report: dict[str, Any],
-    certificates: dict[str, bytes],
-) -> None:
-    """Write the claim that all decisions are kept, where they are, and check every claim from scratch."""
-    margin = report["min_margin"]
-    if margin is not None and margin > 0 and model.activations:
-        claim = options.gamma if margin >= options.gamma else margin * (1 - 1e-6)
-        certificates["feasible.json"] = feasible_certificate(model, network, x, margin=claim)
-        report["separable"] = True
-    for name, data in list(certificates.items()):
-        try:
-            checked = check_certificate(data, model, x)
-        except CertificateRejected as error:
-            report["warnings"].append(f"certificate {name} was dropped: {error}")
-            report["separable"] = None
-            del certificates[name]
-        else:
-            report["certificates"].append({"kind": checked.kind, "verified": True, "claim": checked.claim})
-
-
-def _least_margin(model: Mlp, network: PolynomialNetwork, targets: Targets, x: Array) -> float | None:
-    """Smallest margin of the original's decisions under the network; negative where one is lost."""
-    if model.decision.rule == "value" or not targets.counts.any():
-        return None
-    return float(targets.margins(orient_logits(model.decision, network.logits(x))).min())
 
 
 def _fit_network(
@@ -141,24 +109,76 @@ def _fit_network(
     progress: Progress,
     report: dict[str, Any],
 ) -> PolynomialNetwork:
-    problem = Problem.prepare(model, x, targets, degree=options.degree)
-    report["units"] = _unit_report(problem)
+    seen, wanted, copies = x, targets, 1
+    if options.augment:
+        seen = np.vstack([x, x + rng.normal(size=x.shape) * (_JITTER * x.std(axis=0))])
+        wanted, copies = Targets.of(model.decision, model.logits(seen)), 2
+    problem = Problem.prepare(model, seen, wanted, degree=options.degree)
+    report["units"] = unit_report(problem)
     family: Family = problem
     if options.family == "shared":
-        family = SharedFamily.of(model, x, degree=options.degree)
+        family = SharedFamily.of(model, seen, degree=options.degree)
     elif options.family == "head":
-        family = HeadFamily.of(model, x, degree=options.degree)
+        family = HeadFamily.of(model, seen, degree=options.degree)
     report["parameters"] = family.lift.size
-    _warn_of_few_rows(targets, family.lift.size, report)
+    report["fit"] = "least-squares"
     if not any(layer.free.any() for layer in problem.layers):
         return problem.network(problem.anchor)
-    report["fit"] = "least-squares"
     if model.decision.rule == "value" or options.fit == "least-squares" or not targets.counts.any():
         return family.network(family.anchor)
+    warn_of_few_rows(targets, family.lift.size, report)
     if options.fit in ("rch", "nu"):
-        return _fit_hulls(model, x, targets, options, family, report)
-    parameters, report["fit"] = _fit(family, targets, options, rng, progress, report)
-    return family.network(parameters)
+        network = _fit_hulls(model, seen, wanted, options, family, report)
+    else:
+        parameters, report["fit"] = _fit(family, wanted, options, rng, progress, report, copies=copies)
+        network = family.network(parameters)
+    if options.refine == "distill":
+        network = _refine(model, x, targets, network, options, rng, progress, report)
+    return network
+
+
+_JITTER = 0.1
+"""Augmented rows are moved by normal noise of this share of each input's standard deviation."""
+
+
+def _refine(
+    model: Mlp,
+    x: Array,
+    targets: Targets,
+    network: PolynomialNetwork,
+    options: CkksOptions,
+    rng: np.random.Generator,
+    progress: Progress,
+    report: dict[str, Any],
+) -> PolynomialNetwork:
+    """Retrain, then separate the last layer once more on the new features if rows kept aside do not object."""
+    judged = _rows_to_judge(options.selection_rows, len(targets))
+    distilled = distill(network, x, targets, rng=rng, progress=progress, aside=judged)
+    found, again = distilled.network, False
+    if model.decision.rule != "value" and len(found.coefficients) >= 1:
+        last = LastLayer.behind(model, x, degree=options.degree, before=found)
+        kept = distilled.aside
+        fitted = np.setdiff1d(np.arange(len(x)), kept)
+        fit = climb(
+            last.lift.take(fitted),
+            targets.take(fitted),
+            last.anchor,
+            gamma=options.gamma,
+            strength=1.0,
+            max_steps=15,
+        )
+        after = float(targets.take(kept).agrees(last.lift.take(kept).at(fit.parameters).scores).mean())
+        if after >= distilled.agreement_after:
+            found, again = last.network(fit.parameters), True
+    report["fit"] += ", retrained without labels (distill)"
+    report["distill"] = {
+        "epoch": distilled.epoch,
+        "agreement_before": distilled.agreement_before,
+        "agreement_after": distilled.agreement_after,
+        "rows_aside": len(distilled.aside),
+        "separated_again": again,
+    }
+    return found
 
 
 def _fit_hulls(
@@ -175,19 +195,6 @@ def _fit_hulls(
     return last.network(parameters)
 
 
-ROWS_PER_PARAMETER = 20
-"""Below this, no fit beats least squares on other rows, and keeping every calibration decision means little."""
-
-
-def _warn_of_few_rows(targets: Targets, parameters: int, report: dict[str, Any]) -> None:
-    constraints = int(targets.counts.sum())
-    if constraints < ROWS_PER_PARAMETER * parameters:
-        report["warnings"].append(
-            f"{constraints} constraints for {parameters} coefficients: agreement on these rows says little about "
-            "others; calibrate on more rows"
-        )
-
-
 def _fit(
     family: Family,
     targets: Targets,
@@ -195,6 +202,8 @@ def _fit(
     rng: np.random.Generator,
     progress: Progress,
     report: dict[str, Any],
+    *,
+    copies: int,
 ) -> tuple[Array, str]:
     lift, anchor = family.lift, family.anchor
     if options.fit == "anchored":
@@ -206,10 +215,11 @@ def _fit(
     if options.fit == "soft" and lift.linear:
         parameters = soft_margin(lift, targets, anchor, gamma=options.gamma, strength=options.strength)
         return parameters, f"soft gamma {options.gamma:g} C {options.strength:g}"
-    judged = _rows_to_judge(options.selection_rows, len(targets))
-    folds = make_folds(len(targets), rng, judged=judged, folds=5 if lift.linear else 3)
+    rows = len(targets) // copies
+    judged = _rows_to_judge(options.selection_rows, rows)
+    folds = make_folds(rows, rng, judged=judged, folds=5 if lift.linear else 3).with_copies(copies, rows)
     selection = select_fit(lift, targets, anchor, folds, gamma=options.gamma, progress=progress)
-    report["selection"] = _selection_report(selection)
+    report["selection"] = selection_report(selection)
     with progress.stage("fit", 2) as advance:
         best = _fit_picked(family, targets, selection)
         advance(1)
@@ -232,39 +242,3 @@ def _rows_to_judge(text: str | None, rows: int) -> Array | None:
         return None
     low, high = text.split(":")
     return np.arange(rows)[int(low or 0) : int(high) if high else rows]
-
-
-def _unit_report(problem: Problem) -> list[dict[str, int]]:
-    found = []
-    for layer in problem.layers:
-        moving = layer.exact[:, 1:].any(axis=1)
-        found.append(
-            {
-                "units": len(layer.free),
-                "fitted": int(layer.free.sum()),
-                "dead": int(np.count_nonzero(~layer.free & ~layer.exact.any(axis=1))),
-                "always_on": int(np.count_nonzero(~layer.free & moving)),
-                "constant": int(np.count_nonzero((layer.exact[:, 0] != 0) & ~moving)),
-            }
-        )
-    return found
-
-
-def _selection_report(selection: Selection) -> dict[str, Any]:
-    return {
-        "rule": "closest to least squares within one paired standard error of the best",
-        "judgements": selection.rows,
-        "picked": selection.picked.name,
-        "finished": selection.finish,
-        "finished_agreement": selection.finished_agreement,
-        "candidates": [
-            {
-                "fit": row.candidate.name,
-                "agreement": row.agreement,
-                "standard_error": row.standard_error,
-                "distance": row.distance,
-                "admissible": row.admissible,
-            }
-            for row in selection.table
-        ],
-    }

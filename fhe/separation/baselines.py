@@ -1,0 +1,144 @@
+"""The usual polynomial replacements, for an honest comparison: none of them looks at decisions.
+
+Axes: ``batch``, ``n_in``, ``units``, ``powers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from deploy.arrays import Array
+from deploy.model import Mlp
+from fhe.network import PolynomialNetwork, evaluate_polynomials
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["BASELINES", "Replacement", "replace_layerwise"]
+
+Replacement = Callable[[Array], Array]
+"""From pre-activations (batch, units) to coefficients (units, powers) in powers of z."""
+
+_GRID = 801
+
+
+def replace_layerwise(model: Mlp, x: Array, replacement: Replacement) -> PolynomialNetwork:
+    """Replace the ReLUs of each layer in turn, each on what the layers before it give for x (batch, n_in)."""
+    tables = []
+    h = np.asarray(x, dtype=np.float64)
+    for layer, activation in zip(model.affines, model.activations, strict=False):
+        z = layer(h)
+        table = np.tile([0.0, 0.0, 1.0], (layer.n_out, 1)) if activation == "square" else replacement(z)
+        tables.append(table)
+        h = evaluate_polynomials(table, z)
+    return PolynomialNetwork(model.affines, tuple(tables), model.decision)
+
+
+def square(z: Array) -> Array:
+    """z²."""
+    return np.tile([0.0, 0.0, 1.0], (z.shape[1], 1))
+
+
+def least_squares(degree: int, *, per_unit: bool) -> Replacement:
+    """Least squares over the values seen, of each unit or of the whole layer."""
+
+    def replace(z: Array) -> Array:
+        columns = [z[:, [unit]] for unit in range(z.shape[1])] if per_unit else [z]
+        tables = [_fit_values(column.ravel(), degree) for column in columns]
+        return np.array(tables) if per_unit else np.tile(tables[0], (z.shape[1], 1))
+
+    return replace
+
+
+def minimax(degree: int, *, per_unit: bool) -> Replacement:
+    """Least worst error over the range seen (what Remez' exchange finds), as a linear program on a fine grid."""
+    return _over_range(_minimax_unit(degree), per_unit=per_unit)
+
+
+def chebyshev(degree: int, *, per_unit: bool) -> Replacement:
+    """Interpolation at the Chebyshev points of the range seen."""
+    return _over_range(_chebyshev_unit(degree), per_unit=per_unit)
+
+
+def _fit_values(values: Array, degree: int) -> Array:
+    """Ascending coefficients; the polynomial is fitted in a scaled, orthogonal basis."""
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        return np.array([max(low, 0.0), *[0.0] * degree])
+    fit = np.polynomial.Chebyshev.fit(values, np.maximum(values, 0.0), min(degree, len(np.unique(values)) - 1))
+    return _pad(fit.convert(kind=np.polynomial.Polynomial).coef, degree)
+
+
+def _pad(coefficients: Array, degree: int) -> Array:
+    return np.append(coefficients, np.zeros(degree + 1 - len(coefficients)))
+
+
+def _over_range(on_range: Callable[[float, float], Array], *, per_unit: bool) -> Replacement:
+    def replace(z: Array) -> Array:
+        low, high = z.min(axis=0), z.max(axis=0)
+        if not per_unit:
+            return np.tile(on_range(float(low.min()), float(high.max())), (z.shape[1], 1))
+        return np.array([on_range(float(a), float(b)) for a, b in zip(low, high, strict=True)])
+
+    return replace
+
+
+def _exact_on(low: float, high: float, degree: int) -> Array | None:
+    """Coefficients where the ReLU is itself a polynomial: a range on one side of zero."""
+    if high <= 0:
+        return np.zeros(degree + 1)
+    if low >= 0:
+        return _pad(np.array([0.0, 1.0]), degree)
+    return None
+
+
+def _minimax_unit(degree: int) -> Callable[[float, float], Array]:
+    from scipy.optimize import linprog
+
+    def on_range(low: float, high: float) -> Array:
+        exact = _exact_on(low, high, degree)
+        if exact is not None:
+            return exact
+        middle, half = (low + high) / 2, (high - low) / 2
+        t = np.append(np.cos(np.linspace(0.0, np.pi, _GRID)), -middle / half)
+        basis = np.polynomial.chebyshev.chebvander(t, degree)
+        relu = np.maximum(middle + half * t, 0.0) / half
+        ones = np.ones((len(t), 1))
+        bounds = np.vstack([np.hstack([basis, -ones]), np.hstack([-basis, -ones])])
+        found = linprog(
+            np.append(np.zeros(degree + 1), 1.0),
+            A_ub=bounds,
+            b_ub=np.concatenate([relu, -relu]),
+            bounds=[(None, None)] * (degree + 2),
+            method="highs",
+        )
+        series = np.polynomial.Chebyshev(found.x[:-1] * half, domain=[low, high])
+        return _pad(series.convert(kind=np.polynomial.Polynomial).coef, degree)
+
+    return on_range
+
+
+def _chebyshev_unit(degree: int) -> Callable[[float, float], Array]:
+    def on_range(low: float, high: float) -> Array:
+        exact = _exact_on(low, high, degree)
+        if exact is not None:
+            return exact
+        series = np.polynomial.Chebyshev.interpolate(lambda v: np.maximum(v, 0.0), degree, domain=[low, high])
+        return _pad(series.convert(kind=np.polynomial.Polynomial).coef, degree)
+
+    return on_range
+
+
+BASELINES: Mapping[str, Replacement] = {
+    "square": square,
+    **{
+        f"{name} {degree}, {'unit' if per_unit else 'layer'}": maker(degree, per_unit=per_unit)
+        for name, maker in (("least squares", least_squares), ("minimax", minimax), ("chebyshev", chebyshev))
+        for per_unit in (False, True)
+        for degree in (2, 3, 5, 7)
+    },
+}
+"""Every baseline by name; "layer" takes one polynomial for a layer, "unit" one for each hidden unit."""
