@@ -156,6 +156,21 @@ class CkksDeployment:
                 caption=f"encryption moves a logit by at most {max(self.plan.bound):.2g} (estimated)",
             )
         ]
+        if "guard" in self.report:
+            found.append(self._coverage(x))
+        if "baselines" in self.report:
+            columns = ["replacement", "agreement", "only_ours_agrees", "only_theirs_agrees"]
+            found.append(
+                Panel(
+                    "Usual replacements on the calibration rows",
+                    "table",
+                    {
+                        "columns": columns,
+                        "rows": [[row[name] for name in columns] for row in self.report["baselines"]],
+                    },
+                    caption="layer: one polynomial for a layer; unit: one for each hidden unit",
+                )
+            )
         selection = self.report.get("selection")
         if selection:
             found.append(
@@ -173,6 +188,30 @@ class CkksDeployment:
                 )
             )
         return tuple(found)
+
+    def _coverage(self, x: Array) -> Panel:
+        """Rows that leave the box of pre-activations that the polynomials were fitted on."""
+        outside = np.zeros(len(x), dtype=bool)
+        lines = []
+        for index, (box, z) in enumerate(
+            zip(self.report["guard"], self.network.preactivations(x)[:-1], strict=True), start=1
+        ):
+            low, high = np.array(box["low"]), np.array(box["high"])
+            width = np.maximum(high - low, np.finfo(np.float64).tiny)
+            beyond = np.maximum(low - z, z - high) / width
+            outside |= (beyond > 0).any(axis=1)
+            lines.append([index, float(np.mean((beyond > 0).any(axis=1))), float(np.maximum(beyond, 0.0).max())])
+        flagged = np.flatnonzero(outside)
+        first = ", ".join(str(row) for row in flagged[:10])
+        return Panel(
+            "Rows outside the calibrated pre-activations",
+            "table",
+            {
+                "columns": ["hidden layer", "share of rows", "farthest, in widths of the unit's range"],
+                "rows": lines,
+            },
+            caption=f"{len(flagged)} of {len(x)} rows leave the box somewhere" + (f": {first} …" if first else ""),
+        )
 
     def _interface(self) -> Interface:
         exchange = self.plan.exchange

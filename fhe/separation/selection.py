@@ -81,8 +81,8 @@ class Scored:
 
     @property
     def admissible(self) -> bool:
-        """Within one standard error of the best."""
-        return self.behind <= self.behind_error
+        """Within one standard error of the best; being behind on a single row is exactly that."""
+        return self.behind <= self.behind_error * (1 + 1e-9)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,13 +140,13 @@ def select_fit(
         finished.append(targets.take(judged).agrees(lift.take(judged).at(fit.parameters).scores))
     after = np.concatenate(finished)
     loss, error = _difference(votes[picked], after)
-    return Selection(table, picked, loss <= error, float(after.mean()), len(after))
+    return Selection(table, picked, loss <= error * (1 + 1e-9), float(after.mean()), len(after))
 
 
 def _difference(first: Array, second: Array) -> tuple[float, float]:
     """Mean of first - second over the rows, and its standard error."""
     apart = first.astype(np.float64) - second
-    return float(apart.mean()), float(apart.std() / np.sqrt(len(apart)))
+    return float(apart.mean()), float(apart.std() / np.sqrt(max(len(apart) - 1, 1)))
 
 
 def _pick(votes: dict[Candidate, Array], distance: dict[Candidate, float]) -> tuple[Candidate, tuple[Scored, ...]]:

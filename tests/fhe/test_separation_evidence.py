@@ -1,0 +1,216 @@
+"""Baselines, rounding, distillation, augmentation, selection and the search for an agreement."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from deploy.model import Affine, Decision, Mlp
+from deploy.progress import SILENT
+from fhe.options import CkksOptions
+from fhe.separation import separate
+from fhe.separation.baselines import BASELINES, chebyshev, least_squares, minimax, replace_layerwise
+from fhe.separation.candidates import AUTO, Candidate
+from fhe.separation.distill import distill
+from fhe.separation.problem import LastLayer
+from fhe.separation.rounding import certify_rounding, coefficient_reach, round_coefficients, round_weights
+from fhe.separation.selection import _pick, make_folds
+from fhe.separation.targets import Targets, orient_logits
+
+
+def make_mlp(rng, widths=(4, 10, 3), rule="argmax") -> Mlp:
+    affines = tuple(
+        Affine(rng.normal(size=(n, m)) / np.sqrt(m), rng.normal(size=n) / 3) for m, n in pairwise(widths)
+    )
+    return Mlp(affines, ("relu",) * (len(widths) - 2), Decision(rule))
+
+
+def run(model, x, **options):
+    return separate(model, x, CkksOptions(**options), rng=np.random.default_rng(0))
+
+
+# Baselines
+
+
+def test_minimax_equioscillates():
+    """On [-1, 1] the best quadratic is (1 + 8 t + 8 t²) / 16, with error 1/16 at -1, -1/2, 0, 1/2 and 1."""
+    table = minimax(2, per_unit=False)(np.array([[-1.0], [1.0]]))[0]
+    np.testing.assert_allclose(table, [1 / 16, 1 / 2, 1 / 2], atol=1e-6)
+
+
+def test_chebyshev_interpolates_at_its_points():
+    table = chebyshev(3, per_unit=False)(np.array([[-2.0], [3.0]]))[0]
+    points = 0.5 + 2.5 * np.cos((np.arange(4) + 0.5) * np.pi / 4)
+    np.testing.assert_allclose(np.polyval(table[::-1], points), np.maximum(points, 0), atol=1e-12)
+
+
+def test_per_unit_least_squares_is_the_anchor_of_the_separation(rng):
+    model = make_mlp(rng)
+    x = rng.normal(size=(200, 4))
+    theirs = replace_layerwise(model, x, least_squares(2, per_unit=True)).logits(x)
+    np.testing.assert_allclose(theirs, run(model, x, fit="least-squares").network.logits(x), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", list(BASELINES))
+def test_every_baseline_takes_any_layer(rng, name):
+    model = make_mlp(rng, (4, 6, 5, 3))
+    first = model.affines[0]
+    bias = first.bias.copy()
+    bias[:2] = -50.0, 50.0
+    model = Mlp((Affine(first.weight, bias), *model.affines[1:]), model.activations, model.decision)
+    x = rng.normal(size=(60, 4))
+    network = replace_layerwise(model, x, BASELINES[name])
+    assert np.isfinite(network.logits(x)).all()
+
+
+def test_the_report_has_the_baselines_when_asked(rng):
+    model = make_mlp(rng)
+    report = run(model, rng.normal(size=(60, 4)), baselines=True, fit="least-squares").report
+    assert {row["replacement"] for row in report["baselines"]} == set(BASELINES)
+
+
+# Rounding
+
+
+def kept_network(rng):
+    model = make_mlp(rng, (4, 30, 3))
+    x = rng.normal(size=(25, 4))
+    found = run(model, x, fit="exact", gamma=0.05)
+    return model, x, found.network, Targets.of(model.decision, model.logits(x))
+
+
+def test_logits_may_move_by_what_is_said_and_no_further(rng):
+    _, x, network, targets = kept_network(rng)
+    rounding = certify_rounding(network, x, targets, coefficient_move=None)
+    scores = orient_logits(network.decision, network.logits(x))
+    margins = targets.margins(scores)
+    row, other = np.unravel_index(np.argmin(margins), margins.shape)
+    for factor, survives in ((0.999, True), (1.001, False)):
+        moved = scores.copy()
+        moved[row, targets.chosen[row]] -= factor * rounding.logit_move
+        moved[row, other] += factor * rounding.logit_move
+        assert targets.agrees(moved)[row] == survives
+
+
+def test_coefficients_may_move_by_what_is_said(rng):
+    model, x, network, targets = kept_network(rng)
+    last = LastLayer.behind(model, x, degree=2, before=network)
+    reach = coefficient_reach(last.lift, last.anchor, targets)
+    assert reach > 0
+    for _ in range(20):
+        signs = rng.choice([-1.0, 1.0], size=last.lift.size)
+        assert targets.agrees(last.lift.at(last.anchor + 0.999 * reach * signs).scores).all()
+    margins = targets.margins(last.lift.at(last.anchor).scores)
+    row, other = np.nonzero(targets.counts)
+    rows = last.lift.at(last.anchor).rows(row, targets.chosen[row], other)
+    worst = np.argmin(margins[row, other] / np.abs(rows).sum(axis=1))
+    broken = last.anchor - 1.001 * reach * np.sign(rows[worst])
+    assert not targets.agrees(last.lift.at(broken).scores)[row[worst]]
+
+
+def test_rounding_keeps_decisions_at_the_bits_said_and_loses_one_below(rng):
+    model, x, network, targets = kept_network(rng)
+    rounding = certify_rounding(network, x, targets, coefficient_move=None)
+
+    def keeps(rounded):
+        return bool((targets.margins(orient_logits(model.decision, rounded.logits(x))) > 0).all())
+
+    assert keeps(round_coefficients(network, x, rounding.coefficient_bits))
+    assert keeps(round_weights(network, rounding.weight_bits))
+    assert (
+        not keeps(round_coefficients(network, x, rounding.coefficient_bits - 1)) or rounding.coefficient_bits == 0
+    )
+    assert not keeps(round_weights(network, rounding.weight_bits - 1)) or rounding.weight_bits == 0
+
+
+# Selection
+
+
+def test_the_rule_takes_the_closest_to_least_squares_among_the_admissible():
+    near, far, least = Candidate("hinge", 0.1, 1.0), Candidate("hinge", 1.0, 1.0), Candidate("least-squares")
+    right = np.ones(1000, dtype=bool)
+    votes = {least: right.copy(), near: right.copy(), far: right.copy()}
+    votes[least][:100] = False  # far behind
+    votes[near][:1] = False  # one row behind: within a standard error
+    picked, table = _pick(votes, {least: 0.0, near: 1.0, far: 2.0})
+    assert picked == near
+    assert [row.admissible for row in table] == [False, True, True]
+    votes[least] = right.copy()
+    assert _pick(votes, {least: 0.0, near: 1.0, far: 2.0})[0] == least
+
+
+def test_folds_judge_every_allowed_row_once_and_never_one_they_fit(rng):
+    folds = make_folds(103, rng, folds=5)
+    assert sorted(np.concatenate([judged for _, judged in folds.pairs]).tolist()) == list(range(103))
+    some = make_folds(103, rng, judged=np.arange(50, 60))
+    assert sorted(np.concatenate([judged for _, judged in some.pairs]).tolist()) == list(range(50, 60))
+    for fitted, judged in (*folds.pairs, *some.with_copies(2, 103).pairs):
+        assert not set(fitted % 103) & set(judged)
+    many = make_folds(50_000, rng)
+    assert len(many.pairs) == 1
+    assert len(many.pairs[0][0]) == 20_000
+
+
+def test_candidates_hold_least_squares():
+    assert Candidate("least-squares") in AUTO
+
+
+def test_few_rows_are_warned_of(rng):
+    model = make_mlp(rng)
+    assert any("say" in w for w in run(model, rng.normal(size=(30, 4))).report["warnings"])
+    assert not run(make_mlp(rng, (4, 3, 3)), rng.normal(size=(400, 4))).report["warnings"]
+
+
+@pytest.mark.parametrize("rows", ["100:200", ":50", "150:"])
+def test_selection_can_be_scored_on_named_rows(rng, rows):
+    model = make_mlp(rng)
+    low, high = rows.split(":")
+    found = run(model, rng.normal(size=(200, 4)), selection_rows=rows)
+    assert found.report["selection"]["judgements"] == int(high or 200) - int(low or 0)
+
+
+def test_augmentation_is_deterministic_and_keeps_the_rows_count(rng):
+    model = make_mlp(rng)
+    x = rng.normal(size=(150, 4))
+    first, second = run(model, x, augment=True), run(model, x, augment=True)
+    assert first.network.to_bytes() == second.network.to_bytes()
+    assert first.report["rows"] == 150
+
+
+# Distillation and the search
+
+
+@pytest.mark.parametrize("widths,rule", [((4, 10, 3), "argmax"), ((4, 8, 6, 1), "sign"), ((4, 8, 3), "argmin")])
+def test_distillation_never_ends_below_its_start_on_the_rows_aside(rng, widths, rule):
+    pytest.importorskip("torch")
+    model = make_mlp(rng, widths, rule)
+    x = rng.normal(size=(300, 4))
+    targets = Targets.of(model.decision, model.logits(x))
+    start = run(model, x, fit="least-squares").network
+    found = distill(start, x, targets, rng=np.random.default_rng(0), progress=SILENT, epochs=2)
+    again = distill(start, x, targets, rng=np.random.default_rng(0), progress=SILENT, epochs=2)
+    assert found.agreement_after >= found.agreement_before
+    assert found.network.to_bytes() == again.network.to_bytes()
+
+
+def test_distillation_is_called_retraining(rng):
+    pytest.importorskip("torch")
+    model = make_mlp(rng)
+    found = run(model, rng.normal(size=(300, 4)), refine="distill")
+    assert "retrained" in found.fit
+    assert found.report["refine"] == "distill"
+
+
+def test_the_search_stops_at_the_cheapest_that_is_enough(rng):
+    model = make_mlp(rng)
+    x = rng.normal(size=(300, 4))
+    easy = run(model, x, agreement=0.5)
+    assert easy.report["degree"] == 2
+    assert len(easy.report["agreement_search"]["tried"]) == 1
+    hard = run(model, x, agreement=1.0)
+    reached = [row["agreement"] for row in hard.report["agreement_search"]["tried"]]
+    assert hard.report["agreement_search"]["reached"] == max(reached)
+    if max(reached) < 1.0:
+        assert any("not reached" in warning for warning in hard.report["warnings"])
