@@ -359,6 +359,24 @@ def test_what_is_no_relu_chain_is_refused(model: onnx.ModelProto, pattern: str) 
         deploy.load(model)
 
 
+def test_a_second_activation_on_one_layer_is_a_branch() -> None:
+    with pytest.raises(LoadError, match=r"Abs.*branches off"):
+        deploy.load(chain(RELU, node("Abs", ["h"], ["second"]), outputs=["y", "second"]))
+
+
+def test_a_relayout_takes_the_bias_along() -> None:
+    nodes = [
+        node("Gemm", ["x", "W", "b"], ["h"], transB=1),
+        node("Slice", ["h", "from", "to", "axis", "step"], ["turned"]),
+        node("MatMul", ["turned", "U"], ["y"]),
+    ]
+    numbers = {name: np.array([value]) for name, value in (("from", -1), ("to", -9), ("axis", 1), ("step", -1))}
+    bias, last = np.array([1.0, 10.0], np.float32), np.array([[1.0, 3.0], [2.0, -1.0]], np.float32)
+    model = deploy.load(make(nodes, constants={"W": W, "b": bias, "U": last, **numbers}))
+    expected = (ROWS @ W.T.astype(float) + bias)[:, ::-1] @ last
+    np.testing.assert_allclose(model.outputs(ROWS), expected, rtol=1e-12)
+
+
 def test_two_inputs_that_matter_are_named() -> None:
     model = chain(RELU)
     model.graph.input.append(helper.make_tensor_value_info("W", TensorProto.FLOAT, [2, 3]))
