@@ -397,6 +397,12 @@ def test_a_relu_on_the_logits_is_kept_and_a_second_one_dropped() -> None:
     np.testing.assert_allclose(model.outputs(ROWS), np.maximum(ROWS @ W.T.astype(float), 0), rtol=1e-12)
 
 
+def test_a_relu_in_front_of_the_first_layer_is_kept() -> None:
+    model = deploy.load(make([node("Relu", ["x"], ["r"]), node("MatMul", ["r", "W"], ["y"])], constants={"W": W.T}))
+    assert model.widths == (3, 3, 2)
+    np.testing.assert_allclose(model.outputs(ROWS), np.maximum(ROWS, 0) @ W.T.astype(float), rtol=1e-12)
+
+
 def test_old_opsets_broadcast_along_an_axis() -> None:
     add = node("Add", ["h", "b"], ["a"], axis=1, broadcast=1)
     model = deploy.load(chain(add, constants={"b": np.array([1.0, -1.0], np.float32)}, opset=6))
