@@ -299,8 +299,8 @@ class WorkerPool:
     async def _launch(self, worker: _Worker) -> None:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, "1")}
-        try:
-            worker.process = await asyncio.create_subprocess_exec(
+        creation = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "deploy.service.worker", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 env=environment,
@@ -308,8 +308,13 @@ class WorkerPool:
                 stdout=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )
+        )
+        try:
+            worker.process = await asyncio.shield(creation)
         except BaseException:
             ours.close()
+            with contextlib.suppress(OSError):
+                worker.process = await creation  # a cancelled start has a process all the same, which must be ended
             raise
         finally:
             theirs.close()
@@ -395,14 +400,16 @@ class WorkerPool:
         worker.ready, worker.job, worker.keys = False, None, frozenset()
         worker.wake.clear()
         process, writer = worker.process, worker.writer
-        worker.process = worker.reader = worker.writer = None
+        worker.reader = worker.writer = None
         if writer is not None:
             writer.close()
         if process is None:
             return None
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        return await process.wait()
+        exit_code = await process.wait()
+        worker.process = None  # not before it is gone: a cancelled wait is taken up again
+        return exit_code
 
 
 def _fail(job: _Job, error: DeployError) -> None:
@@ -421,12 +428,12 @@ def remote_error(document: Mapping[str, Any]) -> DeployError:
     status = int(document["status"])
     if "where" in document:
         _log.error("defect in a worker", extra={"fields": {"where": document["where"]}})
+    if document["code"] == "bad_bundle":
+        return BundleError(str(document["error"]), remedy=str(document["hint"]))
     if status < 500:
         return WireError(
             str(document["error"]), code=str(document["code"]), http_status=status, hint=str(document["hint"])
         )
-    if document["code"] == "bad_bundle":
-        return BundleError(str(document["error"]), remedy=str(document["hint"]))
     return ServiceError(
         str(document["error"]), code=str(document["code"]), http_status=status, hint=str(document["hint"])
     )
