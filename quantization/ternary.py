@@ -88,5 +88,7 @@ class TernaryTarget:
         return open_client(files)
 
     def commands(self) -> Mapping[str, Command]:
-        """None yet."""
-        return {}
+        """``sensitivity``: which signs matter."""
+        from quantization.sensitivity_command import command
+
+        return {"sensitivity": command}
