@@ -26,7 +26,7 @@ from deploy.arrays import Array
 __all__ = ["Factor", "LayerProblem", "pose_problem", "repair_bias"]
 
 DEAD_VARIANCE = 1e-9
-"""A column whose variance is below this share of the mean is dead."""
+"""A column whose variance is below this share of the mean, or below what rounding makes of a constant, is dead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,8 @@ def pose_problem(
     ours = (quantized - share @ quantized if centred else quantized) * root
     gram = ours.T @ ours
     diagonal = np.diag(gram).copy()
-    dead = diagonal <= DEAD_VARIANCE * diagonal.mean()
+    rounding = (1e-10 * root * quantized) ** 2
+    dead = diagonal <= np.maximum(DEAD_VARIANCE * diagonal.mean(), rounding.sum(axis=0))
     ridge = damping * diagonal[~dead].mean() if not dead.all() else 1.0
     gram[dead] = 0.0
     gram[:, dead] = 0.0
