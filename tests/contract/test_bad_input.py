@@ -155,6 +155,18 @@ def test_it_is_refused_with_a_reason_and_leaves_nothing_behind(
     assert snapshot(here) == before
 
 
+def test_overlap_of_real_rows_is_refused_with_its_count(
+    inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, rows = inputs / "models/mnist_784_128_10", inputs / "data/mnist/mnist_t10k.npz"
+    [file] = list(model.glob("*.onnx"))[:1]
+    arguments = [str(file), "--calibration", f"{rows}[0:8000]", "--target", "toy", "-o", str(tmp_path / "b")]
+    assert run(["convert", *arguments, "-q"]) == 0
+    assert run(["evaluate", str(tmp_path / "b"), "--data", f"{rows}[7000:9000]"]) == 4
+    assert "1000 of 2000 rows were calibrated on, the first is row 7000" in capsys.readouterr().err
+    assert run(["evaluate", str(tmp_path / "b"), "--data", f"{rows}[8000:10000]", "-q", "--json"]) == 0
+
+
 @pytest.mark.usefixtures("here")
 def test_a_target_that_refuses_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*CONVERT, "-o", "new", "--target", "ternary", "--set", "toy.widest=10", "--json"]
