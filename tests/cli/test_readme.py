@@ -16,14 +16,9 @@ from deploy.cli.verb import as_verb
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [
-    ROOT / name
-    for name in (
-        "README.md",
-        "docs/README.md",
-        "docs/architecture.md",
-        "docs/adding-a-target.md",
-        "docs/reference/json.md",
-    )
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("[!s]*.md")),
+    *sorted((ROOT / "docs" / "reference").glob("*.md")),
 ]
 
 
