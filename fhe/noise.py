@@ -60,6 +60,11 @@ def rescale_variance(n: int) -> float:
     return n * (1 + 2 * n / 3) / 12
 
 
+def lazy_rescale_variance(n: int) -> float:
+    """Variance that rescaling three polynomials adds: the third is multiplied by the square of the secret."""
+    return n * (1 + 2 * n / 3 + 4 * n * n / 9) / 12
+
+
 def key_switch_variance(n: int, primes_bits: Sequence[float], special_bits: float) -> float:
     """Variance that a rotation, conjugation or relinearisation adds at scale 1, with these data primes left."""
     ratio: float = sum(4.0 ** (bits - special_bits) for bits in primes_bits)
@@ -175,8 +180,11 @@ class StageNoise:
     product_bits : scale of what comes out, after its rescale if it has one.
     primes_bits : data primes left during the product.
     baby_switches : key switches that an average baby rotation has gone through.
-    late_switches : key switches after the product, each fold counted as often as it is summed.
+    giants : giant steps.
+    summed : how many blocks the folds sum.
     rescaled : whether a rescale follows the product.
+    early : whether it comes before the folds.
+    lazy : whether the streams were relinearised after their rescale.
     fresh : whether the streams are fresh ciphertexts.
     streams : number of streams.
     closing : whether the product and its conjugate are added, which doubles what it has gathered.
@@ -187,9 +195,12 @@ class StageNoise:
     product_bits: float
     primes_bits: tuple[float, ...]
     baby_switches: float
-    late_switches: float
+    giants: int
+    summed: float
     rescaled: bool
+    early: bool
     fresh: bool
+    lazy: bool
     streams: int
     closing: bool
 
@@ -207,10 +218,22 @@ def logit_sigma(
         streams = (arriving + stage.baby_switches * switch) * 4.0**-stage.stream_bits
         doubled = 4.0 if stage.closing else 1.0
         weights = doubled * encoding_variance(n) * 4.0**-stage.weight_bits
-        unrescaled_bits = stage.stream_bits + stage.weight_bits
-        values = (doubled * stage.late_switches * switch + encoding_variance(n)) * 4.0**-unrescaled_bits
-        if stage.rescaled:
-            values += rescale_variance(n) * 4.0**-stage.product_bits
+        values = _value_variance(n, special_bits, stage)
         variance = variance + sensitivity.streams * streams + sensitivity.weights * weights
         variance = variance + sensitivity.values * values
     return np.asarray(np.sqrt(variance / 2))
+
+
+def _value_variance(n: int, special_bits: float, stage: StageNoise) -> float:
+    """What giant steps, folds, conjugation, bias and rescale add to each value, in its own units."""
+    doubled = 4.0 if stage.closing else 1.0
+    before, after = 4.0 ** -(stage.stream_bits + stage.weight_bits), 4.0**-stage.product_bits
+    switch = key_switch_variance(n, stage.primes_bits, special_bits)
+    giants = doubled * stage.giants * stage.summed * switch
+    if not stage.early:
+        folds = doubled * (stage.summed + float(stage.closing)) * switch
+        rescale = rescale_variance(n) * after if stage.rescaled else 0.0
+        return float((giants + folds + encoding_variance(n)) * before + rescale)
+    low = key_switch_variance(n, stage.primes_bits[:-1], special_bits)
+    folds = doubled * (stage.summed * (low + rescale_variance(n)) + float(stage.closing) * low)
+    return float(giants * before + (folds + encoding_variance(n)) * after)

@@ -1,26 +1,33 @@
 """Chains of primes and scales for a given number of products and powers, and the error that each would have.
 
-Two families. *Merged*: no rescale after a product; one prime of up to 60 bits is dropped after each multiplication
+Three families. *Merged*: no rescale after a product; one prime of up to 60 bits is dropped after each multiplication
 of ciphertexts. Fewest primes, so fastest. *Split*: one more prime is dropped after each product but the last, which
-keeps hidden values at the scale of the streams and costs primes.
+keeps hidden values at the scale of the streams and costs primes. *Early*: split, and the prime is dropped before the
+folds, which are cheaper there and noisier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from deploy.errors import PlanError
 from fhe.noise import Sensitivity, StageNoise, logit_sigma
-from fhe.plan.layout import Layout
+from fhe.plan.arrangement import Arrangement
 from fhe.plan.parameters import MAX_MODULUS_BITS, MAX_PRIME_BITS
 
-__all__ = ["Arrangement", "Chain", "Shape", "best_chain", "levels_needed"]
+__all__ = ["FAMILIES", "Chain", "Family", "Shape", "best_chain", "chain_is_lazy", "levels_needed", "stage_noise"]
+
+Family = Literal["merged", "split", "early"]
+FAMILIES: tuple[Family, ...] = ("merged", "split", "early")
 
 _PRIME_SLACK = 1e-3
 """Primes are a little smaller than the power of two that their length stands for."""
+
+_LAZY_STREAM_BITS = 33
 
 _HEADROOM_BITS = 2
 """One for the sign, one so that a logit at twice its declared range still does not wrap around."""
@@ -28,41 +35,15 @@ _HEADROOM_BITS = 2
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the levels must do: `powers` streams after each hidden stage, and the range of the logits."""
+    """What the levels must do: the depth of the powers after each hidden stage, and the range of the logits."""
 
-    powers: tuple[int, ...]
+    depths: tuple[int, ...]
     logit_bits: float
 
     @property
     def products(self) -> int:
         """Number of stages."""
-        return len(self.powers) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """How one stage sits in the slots, as far as noise and cost are concerned."""
-
-    layout: Layout
-    rows_period: int
-    babies: int
-    chained: bool
-    closing: bool
-    streams: int
-
-    @property
-    def giants(self) -> int:
-        """Giant steps, the zeroth among them."""
-        return -(-self.layout.stride // self.babies)
-
-    def folds(self, positions: int) -> tuple[int, ...]:
-        """Rotations that sum the blocks; the period counts as all positions where it is no smaller."""
-        steps = []
-        step = self.rows_period
-        while step < min(self.layout.period, positions):
-            steps.append(step)
-            step *= 2
-        return tuple(steps)
+        return len(self.depths) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +53,27 @@ class Chain:
     Parameters
     ----------
     bits : primes as SEAL takes them, key-switching prime last.
-    split : whether products are rescaled.
+    family : what is dropped where.
     input_bits : scale of fresh ciphertexts.
     weight_bits : of each stage's plaintexts (of its last stream).
     """
 
     bits: tuple[int, ...]
-    split: bool
+    family: Family
     input_bits: int
     weight_bits: tuple[float, ...]
 
 
-def levels_needed(shape: Shape, *, split: bool) -> int:
+def levels_needed(shape: Shape, *, family: Family) -> int:
     """Data primes that a run needs."""
-    return 1 + sum(shape.powers) + (len(shape.powers) if split else 0)
+    return 1 + sum(shape.depths) + (0 if family == "merged" else len(shape.depths))
 
 
-def levels_at(shape: Shape, levels: int, *, split: bool) -> list[int]:
+def levels_at(shape: Shape, levels: int, *, family: Family) -> list[int]:
     """Data primes left during each product."""
     found = [levels]
-    for powers in shape.powers:
-        found.append(found[-1] - powers - int(split))
+    for depth in shape.depths:
+        found.append(found[-1] - depth - int(family != "merged"))
     return found
 
 
@@ -103,7 +84,7 @@ def best_chain(
     positions: int,
     sensitivities: Sequence[Sensitivity],
     *,
-    split: bool,
+    family: Family,
     pinned: tuple[int, ...] | None = None,
 ) -> tuple[Chain, float] | None:
     """The chain of least error at ring degree n, with its largest logit sigma; None where none fits."""
@@ -112,7 +93,7 @@ def best_chain(
         for s in sensitivities
     ]
     best: tuple[Chain, float] | None = None
-    candidates = _pinned(shape, pinned, split) if pinned else _candidates(n, shape, split)
+    candidates = _pinned(shape, pinned, family) if pinned else _candidates(n, shape, family)
     for chain in candidates:
         noise = stage_noise(chain, shape, arrangements, positions)
         if noise is None:
@@ -123,59 +104,59 @@ def best_chain(
     return best
 
 
-def _candidates(n: int, shape: Shape, split: bool) -> Iterator[Chain]:
+def _candidates(n: int, shape: Shape, family: Family) -> Iterator[Chain]:
     budget = MAX_MODULUS_BITS[n]
-    hidden = len(shape.powers)
+    hidden = len(shape.depths)
     smallest = n.bit_length() + 1
-    extra = sum(powers - 1 for powers in shape.powers)
+    extra = sum(depth - 1 for depth in shape.depths)
     for last in (60, 57, 54, 50, 45, 40):
         for special in sorted({last, min(last + 3, MAX_PRIME_BITS), MAX_PRIME_BITS}):
             if special < last:
                 continue
             if hidden == 0:
-                yield from _scales((last, special), shape, split, 0, 0)
+                yield from _scales((last, special), shape, family, 0, 0)
                 continue
             for stream in range(16, 51):
                 if extra and stream < smallest:
                     continue
                 room = (budget - last - special - extra * stream) // hidden
-                if split:
+                if family != "merged":
                     weight = min(room - stream, 45, special)
                     if weight < smallest or not smallest <= stream <= special:
                         continue
                     bits = [last]
-                    for powers in reversed(shape.powers):
-                        bits += [stream] * powers + [weight]
-                    yield from _scales((*bits, special), shape, split, stream, weight)
+                    for depth in reversed(shape.depths):
+                        bits += [stream] * depth + [weight]
+                    yield from _scales((*bits, special), shape, family, stream, weight)
                 else:
                     first = min(room, MAX_PRIME_BITS, special)
                     if first < max(smallest, stream):
                         continue
                     bits = [last]
-                    for powers in reversed(shape.powers):
-                        bits += [stream] * (powers - 1) + [first]
-                    yield from _scales((*bits, special), shape, split, stream, (first - stream) / 2)
+                    for depth in reversed(shape.depths):
+                        bits += [stream] * (depth - 1) + [first]
+                    yield from _scales((*bits, special), shape, family, stream, (first - stream) / 2)
 
 
-def _pinned(shape: Shape, bits: tuple[int, ...], split: bool) -> Iterator[Chain]:
-    spare = len(bits) - 1 - levels_needed(shape, split=split)
+def _pinned(shape: Shape, bits: tuple[int, ...], family: Family) -> Iterator[Chain]:
+    spare = len(bits) - 1 - levels_needed(shape, family=family)
     if spare < 0:
         return
-    if not shape.powers:
-        yield from _scales(bits, shape, split, 0, 0)
+    if not shape.depths:
+        yield from _scales(bits, shape, family, 0, 0)
     for stream in range(16, 51):
         for weight in range(6, 40, 2):
-            yield from _scales(bits, shape, split, stream, weight)
+            yield from _scales(bits, shape, family, stream, weight)
 
 
-def _scales(bits: tuple[int, ...], shape: Shape, split: bool, stream: float, weight: float) -> Iterator[Chain]:
+def _scales(bits: tuple[int, ...], shape: Shape, family: Family, stream: float, weight: float) -> Iterator[Chain]:
     """Weight scales that keep hidden streams near 2**stream; the input scale runs over a range."""
-    hidden = len(shape.powers)
-    spare = len(bits) - 1 - levels_needed(shape, split=split)
+    hidden = len(shape.depths)
+    spare = len(bits) - 1 - levels_needed(shape, family=family)
     room = sum(bits[: spare + 1]) - _HEADROOM_BITS - shape.logit_bits - _PRIME_SLACK
     if hidden == 0:
         for start in range(10, int(room) - 5, 2):
-            yield Chain(bits, split, start, (room - start,))
+            yield Chain(bits, family, start, (room - start,))
         return
     final = room - stream
     if final < 8 or weight < 4:
@@ -183,7 +164,30 @@ def _scales(bits: tuple[int, ...], shape: Shape, split: bool, stream: float, wei
     for start in range(14, int(2 * stream)):
         first = stream + weight - start
         if first >= 6:
-            yield Chain(bits, split, start, (first, *[weight] * (hidden - 1), min(final, 50)))
+            yield Chain(bits, family, start, (first, *[weight] * (hidden - 1), min(final, 50)))
+
+
+def chain_is_lazy(chain: Chain, shape: Shape, index: int) -> bool:
+    """Whether squares after stage `index` are relinearised after their rescale.
+
+    Rescaling three polynomials adds an error of about 2**17 at N = 8192, which the scale that is left must drown.
+    """
+    streams = _stream_bits(chain, shape)
+    return index < len(shape.depths) and shape.depths[index] == 1 and streams[index] >= _LAZY_STREAM_BITS
+
+
+def _stream_bits(chain: Chain, shape: Shape) -> list[float]:
+    """Scale of the streams after each hidden stage, as far as the chain goes."""
+    data, stream, found = list(chain.bits[:-1]), float(chain.input_bits), []
+    for index, depth in enumerate(shape.depths):
+        value = stream + chain.weight_bits[index]
+        if chain.family != "merged":
+            value -= data.pop()
+        stream = 2 * value - data.pop()
+        for _ in range(depth - 1):
+            stream = 2 * stream - data.pop()
+        found.append(stream)
+    return found
 
 
 def stage_noise(
@@ -195,11 +199,11 @@ def stage_noise(
     found = []
     for index, arrangement in enumerate(arrangements):
         product = stream + chain.weight_bits[index]
-        last = index == len(shape.powers)
+        last = index == len(shape.depths)
         if product + _HEADROOM_BITS + (shape.logit_bits if last else 1) > sum(data):
             return None
         primes = tuple(float(bits) for bits in data)
-        rescaled = chain.split and not last
+        rescaled = chain.family != "merged" and not last
         value = product - data.pop() if rescaled else product
         found.append(
             StageNoise(
@@ -208,9 +212,12 @@ def stage_noise(
                 product_bits=value,
                 primes_bits=primes,
                 baby_switches=_baby_switches(arrangement),
-                late_switches=_late_switches(arrangement, positions),
+                giants=arrangement.giants,
+                summed=2.0 ** len(arrangement.folds(positions)),
                 rescaled=rescaled,
+                early=rescaled and chain.family == "early",
                 fresh=index == 0,
+                lazy=index > 0 and chain_is_lazy(chain, shape, index - 1),
                 streams=streams,
                 closing=arrangement.closing,
             )
@@ -219,12 +226,12 @@ def stage_noise(
             return found
         if 2 * value + 2 > sum(data) or value < 12:
             return None
-        stream = even = 2 * value - data.pop()
-        streams = shape.powers[index]
-        for _ in range(streams - 1):
-            if stream + even + 2 > sum(data):
+        stream = 2 * value - data.pop()
+        streams = arrangements[index + 1].streams
+        for _ in range(shape.depths[index] - 1):
+            if 2 * stream + 2 > sum(data):
                 return None
-            stream = stream + even - data.pop()
+            stream = 2 * stream - data.pop()
         if stream < 10 or stream + 2 > sum(data):
             return None
     raise PlanError("no stage")
@@ -233,8 +240,3 @@ def stage_noise(
 def _baby_switches(arrangement: Arrangement) -> float:
     babies = min(arrangement.babies, arrangement.layout.stride)
     return (babies - 1) / 2 if arrangement.chained else (babies - 1) / babies
-
-
-def _late_switches(arrangement: Arrangement, positions: int) -> float:
-    summed = 2.0 ** len(arrangement.folds(positions))
-    return arrangement.giants * summed + summed + float(arrangement.closing)

@@ -6,6 +6,7 @@ Axes: ``n_in``, ``n_out``.
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -17,7 +18,7 @@ from fhe.plan.layout import Layout
 from fhe.plan.parameters import Parameters
 from fhe.plan.stages import InputScaling
 
-__all__ = ["Exchange", "Expected", "Plan", "StagePlan"]
+__all__ = ["Exchange", "Expected", "Plan", "StagePlan", "power_depth"]
 
 
 class _Value(BaseModel):
@@ -36,6 +37,16 @@ class _Value(BaseModel):
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise BundleError(f"{first['msg']} at {where or 'the top'}", place=cls.__name__.lower()) from None
+
+
+def power_depth(degree: int) -> int:
+    """Multiplications of ciphertexts in a row that streams up to this degree need.
+
+    >>> [power_depth(degree) for degree in (0, 2, 3, 4, 6, 8)]
+    [0, 1, 2, 2, 3, 3]
+    """
+    streams = (degree + 1) // 2
+    return 1 + math.ceil(math.log2(streams)) if streams else 0
 
 
 class Exchange(_Value):
@@ -134,6 +145,8 @@ class StagePlan(_Value):
     weight_scale_bits : scale of the plaintexts of the last stream; those of others are set so that products agree.
     coefficient_bits : scale of the units' coefficients (packing=throughput, where they are multiplied).
     rescale : one prime is dropped after the product (packing=throughput: one more after the activation).
+    early : that prime is dropped before the folds instead of after them.
+    lazy : the square is relinearised after its rescale, one level lower: cheaper and noisier.
     degree, odd : of the activation that follows (0 for the last stage).
     """
 
@@ -146,6 +159,8 @@ class StagePlan(_Value):
     weight_scale_bits: float
     coefficient_bits: int = 0
     rescale: bool
+    early: bool = False
+    lazy: bool = False
     degree: int
     odd: bool
 
@@ -153,6 +168,11 @@ class StagePlan(_Value):
     def giants(self) -> int:
         """Number of giant steps, the zeroth among them."""
         return -(-self.layout.stride // self.babies)
+
+    @property
+    def depth(self) -> int:
+        """Primes that the powers after it drop."""
+        return power_depth(self.degree)
 
     @property
     def streams_out(self) -> int:

@@ -15,14 +15,24 @@ from deploy.arrays import Array
 from deploy.errors import PlanError
 from fhe.network import PolynomialNetwork
 from fhe.noise import CERTAINTY, Sensitivity, largest, logit_sigma, sensitivities_at, sensitivities_over
-from fhe.plan.chain import Arrangement, Chain, Shape, best_chain, levels_at, levels_needed, stage_noise
+from fhe.plan.arrangement import Arrangement, arrange
+from fhe.plan.chain import (
+    FAMILIES,
+    Chain,
+    Family,
+    Shape,
+    best_chain,
+    chain_is_lazy,
+    levels_at,
+    levels_needed,
+    stage_noise,
+)
 from fhe.plan.expected import expect
-from fhe.plan.layout import Layout, power_of_two
+from fhe.plan.layout import Layout
 from fhe.plan.ledger import Ledger
 from fhe.plan.options import PlanOptions
 from fhe.plan.parameters import MAX_MODULUS_BITS, Parameters
-from fhe.plan.plan import Exchange, Plan, StagePlan
-from fhe.plan.prices import price
+from fhe.plan.plan import Exchange, Plan, StagePlan, power_depth
 from fhe.plan.stages import (
     InputScaling,
     Ranges,
@@ -38,8 +48,6 @@ from fhe.runtime.program import Program
 __all__ = ["plan_network"]
 
 _DEGREES = (8192, 16384, 32768)
-_KEY_SECONDS_PER_BYTE = 2e-9
-"""What a byte of keys weighs against seconds of server time when latency is asked for: 1 MB counts as 2 ms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +75,7 @@ class _Draft:
     rows: int
     pairs: bool
     tile: int
-    split: bool
+    family: Family
     arrangements: tuple[Arrangement, ...]
     answer_period: int
     seconds: float
@@ -136,13 +144,13 @@ def _prepare(network: PolynomialNetwork, ranges: Ranges, options: PlanOptions) -
     left = reduced.ranges(ranges)
     exponents = tuple(exponents_of(box) for box in left.preactivations)
     logit_range = float(max(left.logits.radius.max(), 2.0**-20))
-    powers = tuple((degree + 1) // 2 for degree in reduced.network.degrees)
+    depths = tuple(power_depth(degree) for degree in reduced.network.degrees)
     return _Request(
         reduced.network,
         left,
         InputScaling.for_box(left.inputs),
         exponents,
-        Shape(powers, max(0.0, math.log2(logit_range))),
+        Shape(depths, max(0.0, math.log2(logit_range))),
         options,
         logit_range,
     )
@@ -174,15 +182,21 @@ def _drafts(request: _Request) -> Iterator[_Draft]:
                 stages = stages_of(request.network, request.scaling, request.exponents, pairs=pairs, tile=tile)
                 worst = sensitivities_over(stages, request.ranges, request.exponents)
                 ready[tile] = stages, _typical(request, stages, pairs, tile) or worst, worst
-            for split in (False, True) if request.shape.powers else (False,):
-                levels = levels_needed(request.shape, split=split)
+            for family in FAMILIES if request.shape.depths else FAMILIES[:1]:
+                levels = levels_needed(request.shape, family=family)
                 if options.coeff_modulus_bits is not None:
                     levels = max(levels, len(options.coeff_modulus_bits) - 1)
-                arranged = _arrange(
-                    request, ready[tile][0], n, positions, levels_at(request.shape, levels, split=split)
+                arranged = arrange(
+                    ready[tile][0],
+                    n,
+                    positions,
+                    levels_at(request.shape, levels, family=family),
+                    early=family == "early",
+                    client_rotations=options.client_rotations,
+                    objective=options.objective,
                 )
                 if arranged is not None:
-                    yield _Draft(request, *ready[tile], n, rows, pairs, tile, split, *arranged)
+                    yield _Draft(request, *ready[tile], n, rows, pairs, tile, family, *arranged)
 
 
 def _typical(request: _Request, stages: Sequence[Stage], pairs: bool, tile: int) -> list[Sensitivity] | None:
@@ -202,76 +216,10 @@ def _with_chain(draft: _Draft) -> _Candidate | None:
         draft.arrangements,
         draft.positions,
         draft.typical,
-        split=draft.split,
+        family=draft.family,
         pinned=draft.request.options.coeff_modulus_bits,
     )
     return None if best is None else _Candidate(draft, *best)
-
-
-def _arrange(
-    request: _Request, stages: Sequence[Stage], n: int, positions: int, levels: Sequence[int]
-) -> tuple[tuple[Arrangement, ...], int, float] | None:
-    """Periods of every layer by dynamic programming: arrangements, period of the answer, modelled cost."""
-    periods = [2**k for k in range(positions.bit_length())]
-    best: dict[int, tuple[float, tuple[Arrangement, ...]]] = {positions: (0.0, ())}
-    for index, stage in enumerate(stages):
-        reached: dict[int, tuple[float, tuple[Arrangement, ...]]] = {}
-        least = power_of_two(stage.rows)
-        for period, (cost, before) in best.items():
-            for rows_period in periods:
-                if rows_period < least or (index + 1 == len(stages) and rows_period > least):
-                    continue
-                layout = Layout.between(period, rows_period, stage.columns)
-                if layout is None:
-                    continue
-                arrangement, price_s = _cheapest(
-                    request, stage, layout, rows_period, n, positions, levels[index], index
-                )
-                total = cost + price_s
-                if rows_period not in reached or total < reached[rows_period][0]:
-                    reached[rows_period] = (total, (*before, arrangement))
-        best = reached
-    if not best:
-        return None
-    period, (cost, arrangements) = min(best.items(), key=lambda item: item[1][0])
-    return arrangements, period, cost
-
-
-def _cheapest(
-    request: _Request,
-    stage: Stage,
-    layout: Layout,
-    rows_period: int,
-    n: int,
-    positions: int,
-    level: int,
-    index: int,
-) -> tuple[Arrangement, float]:
-    streams = len(stage.matrices)
-    presented = request.options.client_rotations and index == 0
-    rotate, multiply = price("rotate", level, n), price("multiply_plain", level, n) + price("add", level, n)
-    key_s = _KEY_SECONDS_PER_BYTE * n * 8 * level * (level + 1)
-    if request.options.objective == "keys":
-        key_s *= 20
-    options = []
-    babies = 1
-    while babies <= layout.stride:
-        chain_pays = babies > 8 or request.options.objective == "keys"
-        for chained in (False, True) if babies > 2 and chain_pays and not presented else (False,):
-            arrangement = Arrangement(layout, rows_period, babies, chained, stage.is_complex, streams)
-            giants = arrangement.giants
-            shared = 0 if presented else streams * (babies - 1)
-            switches = shared + giants - 1 + len(arrangement.folds(positions)) + int(stage.is_complex)
-            keys = (0 if presented else 1 if chained else babies - 1) + int(giants > 1)
-            keys += len(arrangement.folds(positions))
-            cost = switches * rotate + streams * layout.stride * multiply + keys * key_s
-            if index == 0:
-                sent = streams * (babies if presented else 1)
-                cost += sent * (price("load", level, n) + price("encrypt", level, n))
-            options.append((cost, babies, chained, arrangement))
-        babies *= 2
-    cost, _, _, arrangement = min(options, key=lambda option: option[:3])
-    return arrangement, cost
 
 
 def _finish(choice: _Candidate, network: PolynomialNetwork, notes: tuple[str, ...]) -> Plan:
@@ -296,7 +244,7 @@ def _finish(choice: _Candidate, network: PolynomialNetwork, notes: tuple[str, ..
         answer_period=draft.answer_period,
         answer_scale=1.0,
         galois_elements=(),
-        relinearization=bool(request.shape.powers),
+        relinearization=bool(request.shape.depths),
     )
     program = Program(exchange, plans, draft.stages)
     ledger = Ledger(parameters.data_primes)
@@ -352,7 +300,9 @@ def _stage_plans(choice: _Candidate) -> tuple[StagePlan, ...]:
                 folds=arrangement.folds(draft.positions),
                 closing=arrangement.closing,
                 weight_scale_bits=choice.chain.weight_bits[index],
-                rescale=choice.chain.split and not last,
+                rescale=choice.chain.family != "merged" and not last,
+                early=choice.chain.family == "early" and not last,
+                lazy=stage.streams_out == 1 and chain_is_lazy(choice.chain, draft.request.shape, index),
                 degree=stage.degree,
                 odd=stage.odd,
             )
@@ -363,7 +313,7 @@ def _stage_plans(choice: _Candidate) -> tuple[StagePlan, ...]:
 def _nothing_fits(request: _Request) -> PlanError:
     widest = max(request.network.widths[1:])
     options = request.options
-    needed = levels_needed(request.shape, split=False)
+    needed = levels_needed(request.shape, family="merged")
     rows = options.rows if options.packing == "interleaved" else 1
     degrees = _degrees(request) or _DEGREES[-1:]
     slots = degrees[-1] // 2 // rows
@@ -376,7 +326,7 @@ def _nothing_fits(request: _Request) -> PlanError:
         have = len(options.coeff_modulus_bits) - 1
         if have < needed:
             return PlanError(
-                f"{len(request.shape.powers)} hidden layers need {needed} data primes, the chain "
+                f"{len(request.shape.depths)} hidden layers need {needed} data primes, the chain "
                 f"{list(options.coeff_modulus_bits)} has {have}",
                 remedy="use a longer chain, or let the planner choose it",
             )
@@ -386,7 +336,7 @@ def _nothing_fits(request: _Request) -> PlanError:
             remedy="use larger primes, or let the planner choose them",
         )
     return PlanError(
-        f"{len(request.shape.powers)} hidden layers need {needed} data primes, which do not fit in the "
+        f"{len(request.shape.depths)} hidden layers need {needed} data primes, which do not fit in the "
         f"{MAX_MODULUS_BITS[degrees[-1]]} bits that the 128-bit table allows at N={degrees[-1]}",
         remedy="use a larger N" if degrees[-1] < 32768 else "use fewer layers or a lower degree",
     )

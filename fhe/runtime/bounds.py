@@ -12,7 +12,8 @@ import numpy as np
 from deploy.arrays import Array
 from fhe.network import PolynomialNetwork
 from fhe.noise import StageNoise, logit_sigma, sensitivities_at
-from fhe.plan.chain import Arrangement, Chain, Shape, stage_noise
+from fhe.plan.arrangement import Arrangement
+from fhe.plan.chain import Chain, Family, Shape, stage_noise
 from fhe.plan.plan import Plan
 from fhe.plan.stages import input_streams
 from fhe.runtime.program import program_of
@@ -58,13 +59,16 @@ def _stage_noise(plan: Plan) -> list[StageNoise]:
             Arrangement(stage.layout, stage.rows_layout.period, stage.babies, stage.chained, stage.closing, streams)
         )
         streams = stage.streams_out
+    family: Family = "merged"
+    if any(stage.rescale for stage in hidden):
+        family = "early" if any(stage.early for stage in hidden) else "split"
     chain = Chain(
         exchange.parameters.coeff_modulus_bits,
-        any(stage.rescale for stage in hidden),
+        family,
         exchange.input_scale_bits,
         tuple(stage.weight_scale_bits for stage in plan.stages),
     )
-    shape = Shape(tuple(stage.streams_out for stage in hidden), math.log2(plan.logit_range) - 1)
+    shape = Shape(tuple(stage.depth for stage in hidden), math.log2(plan.logit_range) - 1)
     found = stage_noise(chain, shape, arrangements, exchange.positions)
     if found is None:
         raise AssertionError("a plan whose scales do not fit its primes")

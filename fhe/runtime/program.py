@@ -90,12 +90,14 @@ class Program:
                     total = term if total is None else backend.add(total, term)
         if total is None:
             raise AssertionError("a product without any diagonal")
+        if plan.early:
+            total = backend.rescale(total)
         for step in plan.folds:
             total = backend.add(total, self._rotate(backend, total, step))
         if plan.closing:
             total = backend.add(total, backend.conjugate(total))
-        total = backend.add_plain(total, self._bias(index, backend.scale(total), level))
-        return backend.rescale(total) if plan.rescale else total
+        total = backend.add_plain(total, self._bias(index, backend.scale(total), backend.level(total)))
+        return backend.rescale(total) if plan.rescale and not plan.early else total
 
     def _rotate(self, backend: Backend[Ct], a: Ct, positions: int) -> Ct:
         return backend.rotate(a, positions * self.exchange.rows)
@@ -109,20 +111,32 @@ class Program:
 
     def _powers(self, backend: Backend[Ct], index: int, z: Ct) -> list[Ct]:
         plan = self.plans[index]
-        square = backend.relinearize(backend.multiply(z, z))
+        square = backend.multiply(z, z)
+        if not plan.lazy:
+            square = backend.relinearize(square)
         first = square
         if plan.odd:
             scale = backend.scale(z)
             unit = Operand((index, "i"), lambda: 1j, scale, backend.level(z))
             first = backend.add(square, backend.multiply_plain(z, unit))
-        streams = [backend.rescale(first)]
-        if plan.streams_out > 1:
-            even = backend.rescale(square) if plan.odd else streams[0]
-            while len(streams) < plan.streams_out:
-                lowered = backend.lower(even, backend.level(streams[-1]))
-                product = backend.relinearize(backend.multiply(lowered, streams[-1]))
-                streams.append(backend.rescale(product))
-        return [backend.lower(stream, backend.level(streams[-1])) for stream in streams]
+        streams = {1: backend.rescale(first)}
+        if plan.lazy:
+            streams[1] = backend.relinearize(streams[1])
+        evens = {1: backend.rescale(square) if plan.odd and plan.streams_out > 1 else streams[1]}
+        for stream in range(2, plan.streams_out + 1):
+            half = 1 << (stream - 1).bit_length() - 1
+            if half not in evens:
+                evens[half] = self._multiplied(backend, evens[half // 2], evens[half // 2])
+            streams[stream] = self._multiplied(backend, evens[half], streams[stream - half])
+        lowest = min(backend.level(stream) for stream in streams.values())
+        return [backend.lower(stream, lowest) for stream in streams.values()]
+
+    def _multiplied(self, backend: Backend[Ct], a: Ct, b: Ct) -> Ct:
+        """Product of two ciphertexts, relinearised and rescaled; the higher one is lowered first."""
+        level = min(backend.level(a), backend.level(b))
+        return backend.rescale(
+            backend.relinearize(backend.multiply(backend.lower(a, level), backend.lower(b, level)))
+        )
 
     def _rows(self, index: int) -> Array:
         """(positions,) row that stands at each position; -1 where none does."""
