@@ -18,7 +18,7 @@ from fhe.plan.plan import Plan
 from fhe.plan.stages import input_streams
 from fhe.runtime.program import program_of
 
-__all__ = ["logit_bound", "logit_standard_deviation"]
+__all__ = ["logit_bound", "logit_standard_deviation", "row_bound"]
 
 
 def logit_standard_deviation(plan: Plan, network: PolynomialNetwork, x: Array) -> Array:
@@ -48,6 +48,13 @@ def logit_bound(plan: Plan, network: PolynomialNetwork, x: Array) -> Array:
     model goes.
     """
     return plan.certainty * logit_standard_deviation(plan, network, x)
+
+
+def row_bound(plan: Plan, network: PolynomialNetwork, x: Array) -> Array:
+    """(batch,) the largest bound of a row's logits; for packing=throughput the plan's, whatever the row."""
+    if plan.exchange.packing == "throughput":
+        return np.full(len(x), max(plan.bound))
+    return np.asarray(logit_bound(plan, network, x).max(axis=1))
 
 
 def _stage_noise(plan: Plan) -> list[StageNoise]:

@@ -16,10 +16,11 @@ from deploy.arrays import Array
 from deploy.errors import WireError
 from deploy.interface import Interface
 from deploy.requirement import Requirement
-from deploy.target import EngineRun
+from deploy.target import EngineRun, Json
 from fhe.network import PolynomialNetwork
 from fhe.plan import Plan
 from fhe.roles import CkksClientRole, CkksServerRole
+from fhe.runtime.bounds import row_bound
 from fhe.runtime.cleartext import Cleartext
 from fhe.runtime.program import input_slots, program_of, read_answer
 from fhe.runtime.throughput import run_batch_in_clear
@@ -145,5 +146,21 @@ class CkksEngine:
                 "answer_bytes": expected.answer_bytes,
                 "key_bytes": expected.key_bytes,
                 "rows_per_request": rows,
+                **self._decisions(x, logits),
             },
         )
+
+    def _decisions(self, x: Array, logits: Array) -> dict[str, Json]:
+        """How errors and decisions compare with the bound of each row."""
+        network = self._network
+        expected = network.logits(x)
+        bound = row_bound(self._plan, network, x)
+        agree = network.decision.agree(expected, logits)
+        above = network.decision.margins(expected) > 2 * bound
+        return {
+            "logit_bound": float(bound.max()),
+            "logit_bound_kind": "estimated",
+            "rows_whose_margin_exceeds_the_bound": int(above.sum()),
+            "flips_above_the_bound": int((above & ~agree).sum()),
+            "flips_below_the_bound": int((~above & ~agree).sum()),
+        }
