@@ -6,6 +6,7 @@ numbers. joblib places them: its own processes (loky) on one machine, its Ray ba
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -72,8 +73,14 @@ def _solve_all(
 
     if cluster is None:
         workers = Parallel(n_jobs=jobs, batch_size=1, return_as="generator_unordered")
-        for index, row in workers(delayed(_solve_at)(index, study, case, x) for index, case in enumerate(cases)):
-            yield cases[index], row
+        solved = workers(delayed(_solve_at)(index, study, case, x) for index, case in enumerate(cases))
+        with warnings.catch_warnings():
+            # After Ctrl-C joblib says which tasks it dropped; the journal knows, and goes on with them next time.
+            warnings.filterwarnings(
+                "ignore", message=".*tasks which were still being processed", category=UserWarning
+            )
+            for index, row in solved:
+                yield cases[index], row
         return
     with _cluster(cluster, jobs):
         # joblib's Ray backend gives no row before the last; a part at a time, an interruption loses one part.

@@ -12,6 +12,7 @@ import pytest
 
 from deploy.cli.app import find_command
 from deploy.cli.verb import as_verb
+from deploy.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,3 +51,19 @@ def test_every_link_of_ours_leads_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (page.parent / target).exists(), target
+
+
+def test_the_reference_names_every_verb_and_option() -> None:
+    page = (ROOT / "docs" / "reference" / "command.md").read_text(encoding="utf-8")
+    for verb in VERBS:
+        command = find_command(verb)
+        assert command is not None
+        section = page.partition(f"## `relu-deploy {verb}")[2].partition("\n## ")[0]
+        for option in as_verb(verb, command).params:
+            if option.param_type_name == "option" and option.name not in ("json", "quiet", "debug", "help"):
+                assert f"`{option.opts[0]}`" in section, (
+                    f"{verb} {option.opts[0]}: run python docs/make_reference.py"
+                )
+                assert f"`{option.envvar}`" in section, (
+                    f"{verb} {option.opts[0]}: run python docs/make_reference.py"
+                )
