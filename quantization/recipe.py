@@ -160,7 +160,8 @@ def _solve(recipe: Recipe, problem: LayerProblem) -> tuple[Plane, ...]:
 
 def _search(recipe: Recipe, problem: LayerProblem, levels: int) -> RowCodes:
     """Scale grid, beam, descent: one code matrix."""
-    width = np.linspace(0.55, 1.45, recipe.grid) if levels == 1 else np.linspace(0.7, 1.3, recipe.grid)
+    low, high = (0.55, 1.45) if levels == 1 else (0.7, 1.3)
+    width = np.linspace(low, high, recipe.grid) if recipe.grid > 1 else np.ones(1)
     found = search_scales(problem, levels, multipliers=width)
     if recipe.beam:
         nearby = np.linspace(0.8, 1.2, 9) if problem.weight.shape[1] <= 128 else np.linspace(0.92, 1.08, 5)

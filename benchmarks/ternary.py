@@ -1,0 +1,411 @@
+"""Fidelity, optimality, exactness, speed and size of the ternary target, against the rules and runtimes of others.
+
+Models and data come from RELU_DEPLOY_INPUTS. Every conversion is the target's own, with seed 0 and the options
+named; held-out rows are read once, at the end. Seconds are processor seconds on one thread.
+
+    python benchmarks/ternary.py                       # every table; about fifteen minutes
+    python benchmarks/ternary.py fidelity --models mnist digits_deep
+    python benchmarks/ternary.py optimal exact speed size sensitivity theory
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from deploy.dataset import Calibration
+from deploy.fidelity import agreement_interval
+from deploy.loaders import load
+from deploy.model import Affine, Decision, Mlp
+from deploy.progress import SILENT
+from quantization import target
+from quantization.evidence import Evidence, decision_loss
+from quantization.integer import calibrate_grids, compile_integer, run_int64
+from quantization.latency import float32_runner
+from quantization.layerwise import quantize_network
+from quantization.network import Plane, QuantizedLayer, QuantizedMlp
+from quantization.problem import pose_problem
+from quantization.recipe import Recipe, quantize_rows
+from quantization.selection import BASELINES
+from quantization.sensitivity import measure_sensitivity
+from quantization.sign_theory import measure_transverse_ratio, transverse_ratio, transverse_ratio_asymptotic
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference network: file, rows, and which of them are calibrated on and held out."""
+
+    model: str
+    data: str
+    calibration: tuple[int, int]
+    held_out: tuple[int, int]
+
+
+REFERENCES = {
+    "mnist": Reference("mnist_784_256_256_10", "mnist/mnist_t10k", (0, 8000), (8000, 10000)),
+    "mnist_small": Reference("mnist_784_128_64_10", "mnist/mnist_t10k", (0, 8000), (8000, 10000)),
+    "mnist_six": Reference("mnist_784_64x6_10", "mnist/mnist_t10k", (0, 8000), (8000, 10000)),
+    "digits": Reference("digits_64_32_10", "digits", (0, 1437), (1437, 1797)),
+    "digits_deep": Reference("digits_64_32_32_10", "digits", (0, 1437), (1437, 1797)),
+    "shuttle": Reference("shuttle_9_64_7", "shuttle/shuttle", (0, 8000), (46400, 58000)),
+    "shuttle_wide": Reference("shuttle_9_256_7", "shuttle/shuttle", (0, 8000), (46400, 58000)),
+    "breast_cancer": Reference("breast_cancer_30_16_2", "breast_cancer", (0, 455), (455, 569)),
+}
+
+METHODS: dict[str, dict[str, Any]] = {
+    "absmean": {"method": "absmean"},
+    "twn": {"method": "twn"},
+    "exact row": {"method": "exact"},
+    "auto, no beam": {"beam": 0},
+    "auto": {},
+    "auto, 7 levels": {"levels": 7},
+    "auto, 15 levels": {"levels": 15},
+    "auto, two planes": {"planes": 2},
+    "auto, 10 % int8": {"int8_columns": 0.1},
+    "auto, int8 last": {"int8_last_layer": True},
+}
+
+
+def open_reference(name: str) -> tuple[Mlp, np.ndarray, np.ndarray]:
+    """Model, calibration rows, held-out rows."""
+    inputs = Path(os.environ["RELU_DEPLOY_INPUTS"])
+    reference = REFERENCES[name]
+    model = load(inputs / "models" / "reference" / f"{reference.model}.onnx")
+    assert isinstance(model, Mlp)
+    x = np.load(inputs / "data" / f"{reference.data}.npz")["x"].astype(float)
+    return model, x[slice(*reference.calibration)], x[slice(*reference.held_out)]
+
+
+def judge(model: Mlp, logits: np.ndarray, x: np.ndarray) -> tuple[float, float]:
+    """KL and agreement on rows x."""
+    original = model.logits(x)
+    return decision_loss(model.decision, original, logits), float(model.decision.agree(original, logits).mean())
+
+
+def convert(model: Mlp, x: np.ndarray, **options: Any) -> tuple[Any, float]:
+    """A deployment and its processor seconds."""
+    started = time.process_time()
+    found = target.convert(
+        model, Calibration(x), target.options(**options), rng=np.random.default_rng(0), progress=SILENT
+    )
+    return found, time.process_time() - started
+
+
+def subsets(rows: int) -> Iterator[np.ndarray]:
+    """Eight random subsets of nine tenths of the rows."""
+    rng = np.random.default_rng(1)
+    for _ in range(8):
+        yield np.sort(rng.permutation(rows)[: rows * 9 // 10])
+
+
+def table_fidelity(arguments: argparse.Namespace) -> None:
+    """KL and agreement on held-out rows, calibrated on all rows and, in brackets, on eight subsets of nine
+    tenths."""
+    for name in arguments.models:
+        model, x, held_out = open_reference(name)
+        print(f"{name}: {'-'.join(map(str, model.widths))}, {len(x)} calibration rows, {len(held_out)} held out")
+        for label, method in sorted(plain_feedback() | trained()):
+            kl, agreement = judge(model, method(model, x).logits(held_out), held_out)
+            print(f"  {label:18s} KL {kl:.5f} agreement {agreement:.4f}")
+        for label, options in METHODS.items():
+            found, seconds = convert(model, x, **options)
+            kl, agreement = judge(model, found.logits(held_out), held_out)
+            low, high = agreement_interval(round(agreement * len(held_out)), len(held_out))
+            line = (
+                f"  {label:18s} KL {kl:.5f} agreement {agreement:.4f} [{low:.4f}, {high:.4f}] "
+                f"bits {found.bits_per_weight:.2f} int{found.report['integer']['activation_bits']} {seconds:.1f} s"
+            )
+            if label in ("auto", "auto, no beam"):
+                spread = np.array(
+                    [
+                        judge(model, convert(model, x[rows], **options)[0].logits(held_out), held_out)
+                        for rows in subsets(len(x))
+                    ]
+                )
+                line += (
+                    f"; subsets: KL mean {spread[:, 0].mean():.5f} sd {spread[:, 0].std(ddof=1):.5f} max {spread[:, 0].max():.5f}, "
+                    f"agreement mean {spread[:, 1].mean():.4f} min {spread[:, 1].min():.4f}"
+                )
+            print(line, flush=True)
+
+
+def plain_feedback() -> set[tuple[str, Callable[[Mlp, np.ndarray], QuantizedMlp]]]:
+    """GPTQ as published: one scale, every row alike, no repair of earlier layers' damping choice, no selection."""
+
+    def run(model: Mlp, x: np.ndarray) -> QuantizedMlp:
+        recipe = Recipe(weighting="uniform", damping=0.01, grid=1, descent=0)
+        return QuantizedMlp.of(quantize_network(Evidence(model, x), [recipe] * len(model.affines)))
+
+    return {("feedback, 1 scale", run)}
+
+
+def trained() -> set[tuple[str, Callable[[Mlp, np.ndarray], QuantizedMlp]]]:
+    """Straight-through training, where torch is installed."""
+
+    def run(model: Mlp, x: np.ndarray) -> QuantizedMlp:
+        from quantization.straight_through import train_straight_through
+
+        return train_straight_through(Evidence(model, x), rng=np.random.default_rng(0), epochs=10)
+
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return set()
+    torch.set_num_threads(1)
+    return {("QAT, 10 epochs", run)}
+
+
+def table_floor(arguments: argparse.Namespace) -> None:
+    """Loss on the calibration rows over that of the best weight-only rule, over 200 random networks (1 or less:
+    holds)."""
+    from quantization.selection import select
+
+    worst = 0.0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        widths = tuple(int(n) for n in rng.integers(2, 12, size=rng.integers(2, 5)))
+        layers = tuple(
+            Affine(rng.normal(size=(b, a)) * np.sqrt(2 / a), rng.normal(size=b) * 0.1)
+            for a, b in itertools.pairwise(widths)
+        )
+        model = Mlp(layers, ("relu",) * (len(layers) - 1), Decision("argmax"))
+        evidence = Evidence(model, rng.normal(size=(int(rng.integers(8, 100)), widths[0])))
+        ours = select(evidence, rng=rng, beam=4).best.loss
+        rules = [
+            evidence.loss(QuantizedMlp.of(quantize_network(evidence, [recipe] * len(layers), bias=bias)).layers)
+            for recipe in BASELINES
+            for bias in ("keep", "repair")
+        ]
+        worst = max(worst, ours / max(min(rules), 1e-300))
+    print(f"  200 networks: largest ratio {worst:.4f}")
+
+
+def table_optimal(arguments: argparse.Namespace) -> None:
+    """Share of globally optimal rows and gap to the optimum, by brute force over all ternary rows."""
+    rng = np.random.default_rng(0)
+    for n in (4, 6, 8, 10, 12):
+        codes = np.array(list(itertools.product((-1, 0, 1), repeat=n)), dtype=np.float64)[: (3**n) // 2]
+        ratios = []
+        for _ in range(4):
+            x = np.maximum(rng.normal(size=(500, n)) @ rng.normal(size=(n, n)), 0)
+            weight = rng.normal(size=(10, n))
+            problem = pose_problem(weight, x, x)
+            (plane,) = quantize_rows(Recipe(beam=32, weighting="uniform"), weight, x, x, row_weights=None)
+            found = problem.error(plane.weight)
+            energy = np.einsum("ij,ij->i", codes @ problem.hessian, codes)
+            for row in range(10):
+                least = problem.energy[row] - ((codes @ problem.pull[:, row]) ** 2 / energy).max()
+                ratios.append(found[row] / least)
+        found = np.array(ratios)
+        print(
+            f"  n {n:2d}: optimal {np.mean(found < 1 + 1e-6):.3f}, median gap {np.median(found):.4f}, "
+            f"largest {found.max():.3f}"
+        )
+
+
+def table_exact(arguments: argparse.Namespace) -> None:
+    """Rows on which five run times give the int64 reference's bits, worst-case activations among them."""
+    from quantization import engines
+
+    rng = np.random.default_rng(0)
+    for name in ("mnist", "digits_deep"):
+        model, x, _ = open_reference(name)
+        network = QuantizedMlp.of(quantize_network(Evidence(model, x[:2000]), [Recipe()] * len(model.affines)))
+        for bits in (8, 16):
+            program = compile_integer(network, calibrate_grids(network, x, bits=bits))
+            kind = np.int8 if bits == 8 else np.int16
+            q = rng.integers(program.low, program.high + 1, size=(arguments.rows, program.n_in)).astype(kind)
+            codes = program.layers[0].terms[0].codes
+            q[: len(codes)] = np.where(codes > 0, program.high, program.low)
+            q[len(codes) : 2 * len(codes)] = np.where(codes > 0, program.low, program.high)
+            for at, value in enumerate((program.low, program.high, 0)):
+                q[2 * len(codes) + at] = value
+            expected = run_int64(program, q)
+            for label, opener in {
+                "numpy": engines.open_numpy,
+                "jit": engines.open_jit,
+                "torch": engines.open_torch,
+                "onnxruntime": engines.open_onnxruntime,
+                "onnx reference": engines.open_evaluator,
+            }.items():
+                runner, kernel = opener(program)
+                same = int((runner(q) == expected).all(axis=1).sum())
+                print(f"  {name} int{bits} {label:14s} {same} of {len(q)} rows equal ({kernel})", flush=True)
+
+
+def table_speed(arguments: argparse.Namespace) -> None:
+    """Least time of a call, interleaved with float32 in numpy and onnxruntime in one process, one thread."""
+    from quantization.engines import open_session
+    from quantization.jit import TwoBitKernel, available_forms, compile_kernel, pack_blocks
+    from quantization.onnx_weights import build_weight_model
+
+    rng = np.random.default_rng(0)
+    for n_out, n_in in ((4096, 4096), (256, 784)):
+        codes = rng.integers(-1, 2, size=(n_out, n_in)).astype(np.int8)
+        layer = QuantizedLayer((Plane(codes, rng.uniform(0.5, 1, size=(n_out, 1))),), np.zeros(n_out))
+        network = QuantizedMlp.of([layer])
+        dense = network.layers[0].weight.astype(np.float32)
+        packed, plain = pack_blocks(codes), float_model(dense)
+        sessions = {form: open_session(build_weight_model(network, form)) for form in ("dequantize", "nbits")}
+        float_session = open_session(plain)[0]
+        kernels: list[TwoBitKernel] = [compile_kernel(form) for form in available_forms()]
+        for batch in (1, 256) if n_in == 784 else (1,):
+            x = rng.normal(size=(batch, n_in)).astype(np.float32)
+            q = rng.integers(-128, 128, size=(batch, -(-n_in // 256) * 256)).astype(np.int8)
+            calls: dict[str, Callable[[], Any]] = {
+                "float32 numpy": lambda x=x, dense=dense: x @ dense.T,
+                "float32 onnxruntime": lambda x=x, s=float_session: s.run(None, {"x": x}),
+            }
+            for form, (session, _) in sessions.items():
+                calls[f"onnxruntime {form}"] = lambda x=x, s=session: s.run(None, {"x": x})
+            for kernel in kernels:
+                calls[f"two-bit {kernel.form}"] = lambda q=q, k=kernel, p=packed: k.accumulate(p, q)
+            least, median = interleave(calls, arguments.repeats)
+            best = min(least["float32 numpy"], least["float32 onnxruntime"])
+            middle = min(median["float32 numpy"], median["float32 onnxruntime"])
+            for label in calls:
+                print(
+                    f"  {n_out} x {n_in}, batch {batch:3d}: {label:24s} {least[label] * 1e6:9.1f} us "
+                    f"{best / least[label]:6.1f} times float32 (medians {median[label] * 1e6:9.1f} us, "
+                    f"{middle / median[label]:5.1f} times)"
+                )
+        print(f"  operators that ran: {', '.join(f'{form} {dict(ops)}' for form, (_, ops) in sessions.items())}")
+    model, x, held_out = open_reference("mnist")
+    found, _ = convert(model, x[:2000], beam=0)
+    for batch in (1, 256):
+        rows = held_out[:batch]
+        baseline = float32_runner(model, rows)
+        calls = {"float32 numpy": baseline}
+        opened = {}
+        for label, engine in found.engines().items():
+            if label in ("integer-onnx-reference", "integer-torch"):
+                continue
+            opened[label] = engine.__enter__()
+            calls[label] = lambda engine=opened[label], rows=rows: engine.run(rows).seconds["server"]
+        least = {label: float("inf") for label in calls}
+        for _ in range(arguments.repeats):
+            for label, call in calls.items():
+                started = time.perf_counter()
+                own = call()
+                least[label] = min(least[label], own if isinstance(own, float) else time.perf_counter() - started)
+        for label in calls:
+            print(
+                f"  mnist, batch {batch:3d}: {label:24s} {least[label] * 1e6:9.1f} us, {least['float32 numpy'] / least[label]:.2f} times float32"
+            )
+
+
+def interleave(calls: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Least and median seconds of each call, in turns."""
+    times: dict[str, list[float]] = {label: [] for label in calls}
+    for _ in range(repeats):
+        for label, call in calls.items():
+            for _ in range(3):
+                started = time.perf_counter()
+                call()
+                times[label].append(time.perf_counter() - started)
+    return {k: min(v) for k, v in times.items()}, {k: float(np.median(v)) for k, v in times.items()}
+
+
+def float_model(dense: np.ndarray) -> bytes:
+    """x @ dense' in float32 as ONNX."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "float",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", dense.shape[1]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", dense.shape[0]])],
+        [numpy_helper.from_array(np.ascontiguousarray(dense.T), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+def table_size(arguments: argparse.Namespace) -> None:
+    """Bytes of each file against float32."""
+    for name in arguments.models:
+        model, x, _ = open_reference(name)
+        found, _ = convert(model, x[:1000], beam=0)
+        sizes = {file: len(data) for file, data in found.files().items()}
+        weights = found.arithmetic.network.weights
+        print(
+            f"  {name}: float32 {4 * model.parameters} B; codes {8 * sizes['codes.bin'] / weights:.3f} bits a weight, "
+            f"with scales and exponents {found.bits_per_weight:.3f}; all that counts {found.stored_bytes} B, "
+            f"{4 * model.parameters / found.stored_bytes:.1f} times smaller; {sizes}"
+        )
+
+
+def table_sensitivity(arguments: argparse.Namespace) -> None:
+    """Spearman's correlation of predicted and measured KL of sign flips, and measured over predicted."""
+    for name in ("digits", "digits_deep", "mnist"):
+        model, x, held_out = open_reference(name)
+        first, second = (x[6000:8000], held_out) if name == "mnist" else (x, held_out)
+        for layer in measure_sensitivity(
+            model, first, second, rng=np.random.default_rng(0), weights=200, columns=100
+        ):
+            weights, columns, (ratio, low, high) = layer.weight_spearman, layer.column_spearman, layer.weight_ratio
+            print(
+                f"  {name} {layer.name}: weights {weights['gauss_newton']:.3f} (alpha² {weights['alpha_squared']:.3f}), "
+                f"columns {columns['gauss_newton']:.3f} (alpha² {columns['alpha_squared']:.3f}); "
+                f"measured over predicted {ratio:.2f} [{low:.2f}, {high:.2f}]",
+                flush=True,
+            )
+
+
+def table_theory(arguments: argparse.Namespace) -> None:
+    """c(p) measured at two widths and extrapolated in 1/n, against our exact form and the paper's asymptotic
+    one."""
+    rng = np.random.default_rng(0)
+    for p in (0.005, 0.01, 0.02, 0.05, 0.1):
+        (small, small_error), (large, large_error) = (
+            measure_transverse_ratio(rng, n=n, p=p, trials=trials) for n, trials in ((256, 40), (512, 16))
+        )
+        error = np.hypot(small_error, 2 * large_error)
+        print(
+            f"  p {p}: measured {2 * large - small:.3f} +- {error:.3f}, exact {transverse_ratio(p):.4f}, "
+            f"asymptotic {transverse_ratio_asymptotic(p):.4f}",
+            flush=True,
+        )
+
+
+TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
+    "fidelity": table_fidelity,
+    "floor": table_floor,
+    "optimal": table_optimal,
+    "exact": table_exact,
+    "speed": table_speed,
+    "size": table_size,
+    "sensitivity": table_sensitivity,
+    "theory": table_theory,
+}
+
+
+def main() -> None:
+    """Run the tables asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=list(TABLES))
+    parser.add_argument("--models", nargs="*", choices=list(REFERENCES), default=list(REFERENCES))
+    parser.add_argument("--rows", type=int, default=10_000, help="of the exactness table")
+    parser.add_argument("--repeats", type=int, default=100, help="of the speed table")
+    arguments = parser.parse_args()
+    print(
+        f"# {platform.processor() or platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}"
+    )
+    with threadpool_limits(limits=1):
+        for table in arguments.tables:
+            print(f"# {table}: {TABLES[table].__doc__}", flush=True)
+            TABLES[table](arguments)
+
+
+if __name__ == "__main__":
+    main()
