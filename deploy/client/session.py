@@ -308,9 +308,13 @@ def open_role(archive: Archive) -> tuple[ClientRole, Interface]:
 
 
 def check_features(interface: Interface, names: Sequence[str] | None, units: Sequence[str] | None) -> None:
-    """Raise :class:`DataError` unless the caller's features are the model's, in its order and units."""
+    """Raise :class:`DataError` unless the caller's features are the model's, in its order and units.
+
+    A model whose features were never named (x0, x1, …) takes any names.
+    """
     wanted = [feature.name for feature in interface.guard.features]
-    if names is not None and list(names) != wanted:
+    is_named = wanted != [f"x{index}" for index in range(len(wanted))]
+    if names is not None and is_named and list(names) != wanted:
         missing = [name for name in wanted if name not in set(names)]
         unknown = [name for name in names if name not in set(wanted)]
         if missing or unknown:

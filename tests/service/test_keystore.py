@@ -159,6 +159,7 @@ def test_damaged_index_is_rebuilt_from_the_files(tmp_path, damage, when) -> None
         overwrite(index, contents)
     if when == "closed":
         store = KeyStore(tmp_path, limits)
+        assert store.totals() == (30, 30 * 50)  # known before anybody asks for them
     added = put(store, b"new")
     assert all(holds(store, *keys, added))
     again = KeyStore(tmp_path, limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import warnings
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from collections.abc import Iterator
 import httpx2
 import numpy as np
 import pytest
-from standing import N_IN, N_OUT, Running, running, served
+from standing import N_IN, N_OUT, Running, interface, running, served
 
 from deploy import AsyncEncryptedClient, EncryptedClient
 from deploy.client import InputGuardWarning, KeyFiles, read_key_files, write_key_files
+from deploy.client.session import check_features
 from deploy.errors import DataError, InputError, ServiceError, UsageError, WireError
+from deploy.interface import Feature, InputGuard
 
 MODELS = ("standin", "standin-keyless")
 
@@ -122,6 +125,14 @@ def test_features_order_and_units_are_checked(server, rng) -> None:
             pytest.raises(DataError, match=message),
         ):
             client.predict(row)
+
+
+def test_model_without_names_takes_any() -> None:
+    features = tuple(Feature(f"x{i}", 0.0, 1.0) for i in range(3))
+    unnamed = dataclasses.replace(interface(), guard=InputGuard(features, "stated"))
+    check_features(unnamed, ["age", "height", "weight"], None)
+    with pytest.raises(DataError, match="missing: f0"):
+        check_features(interface(), ["age"], None)
 
 
 def test_rows_outside_the_guard_are_warned_about_without_their_values(server) -> None:
