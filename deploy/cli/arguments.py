@@ -26,6 +26,7 @@ __all__ = [
     "FailUnder",
     "Force",
     "InputBox",
+    "InputShape",
     "LabelColumn",
     "Labels",
     "Layers",
@@ -74,6 +75,10 @@ Layers = Annotated[
 Classes = Annotated[
     list[str] | None, typer.Option("--classes", metavar="NAME[,NAME]", help="Labels of the classes, in order.")
 ]
+InputShape = Annotated[
+    str | None,
+    typer.Option("--input-shape", metavar="1x28x28", help="Shape of one row, where a file does not say it."),
+]
 InputBox = Annotated[
     str | None,
     typer.Option("--input-box", metavar="LOW:HIGH|FILE.csv", help="Box of the inputs, which you vouch for."),
@@ -114,12 +119,13 @@ def load_model(
     tolerance: float | None = None,
     layers: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
+    input_shape: str | None = None,
 ) -> Model:
     """Load a model file; what is given overrides what the file suggests.
 
     Raises
     ------
-    UsageError : a tolerance without a value decision. LoadError : what :func:`deploy.load` refuses.
+    UsageError : a tolerance without a value decision, or a shape that is none. LoadError : what :func:`deploy.load` refuses.
     """
     from deploy.loaders import load
     from deploy.model import Decision
@@ -128,7 +134,25 @@ def load_model(
         raise UsageError(f"--tolerance {tolerance} belongs to a value decision", remedy="give --decision value")
     decision = None if rule is None else Decision(cast("Rule", rule), tolerance or 0.0)
     order = [name.strip() for text in layers or () for name in text.split(",") if name.strip()]
-    return load(path, decision=decision, layers=order or None, classes=split_names(classes) or None)
+    return load(
+        path,
+        decision=decision,
+        layers=order or None,
+        classes=split_names(classes) or None,
+        input_shape=None if input_shape is None else read_shape(input_shape),
+    )
+
+
+def read_shape(text: str) -> tuple[int, ...]:
+    """The shape of one row.
+
+    >>> read_shape("1x28x28")
+    (1, 28, 28)
+    """
+    lengths = text.lower().split("x")
+    if not all(length.isdecimal() and int(length) > 0 for length in lengths):
+        raise UsageError(f"--input-shape {text} is no shape", remedy="write the lengths with an x between: 1x28x28")
+    return tuple(int(length) for length in lengths)
 
 
 def read_input_box(text: str, model: Model) -> InputGuard:

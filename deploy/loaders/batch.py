@@ -32,7 +32,10 @@ def plan_rows(name: str, dims: Sequence[int | str] | None, width: int | None) ->
     """
     if dims is None:
         if width is None:
-            raise LoadError(f"input {name} has no shape", remedy="give it: input_shape=(n,), or export it with one")
+            raise LoadError(
+                f"input {name} has no shape",
+                remedy="give it: --input-shape N (input_shape=(N,)), or export it with one",
+            )
         return [Plan((1, width), 0)]
     if len(dims) > 1 and isinstance(dims[0], str):
         dims, batch = [1, *dims[1:]], 0
@@ -43,7 +46,7 @@ def plan_rows(name: str, dims: Sequence[int | str] | None, width: int | None) ->
         if len(unknown) > 1 or width is None:
             raise LoadError(
                 f"input {name} has the shape {list(dims)}, which fixes no size",
-                remedy="give it: input_shape=(n,), or export it with every axis but the batch fixed",
+                remedy="give it: --input-shape N (input_shape=(N,)), or export it with every axis but the batch fixed",
             )
         return [
             Plan(tuple(size if axis == unknown[0] else int(length) for axis, length in enumerate(dims)), batch)

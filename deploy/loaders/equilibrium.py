@@ -127,7 +127,8 @@ def _monotonicity(arrays: Mapping[str, Array], settings: Settings) -> float:
                 raise LoadError(f"{entry!r} is no number", remedy="write m=1.0") from None
     if "m" not in arrays:
         raise LoadError(
-            "the file has A and B, but not m of W = (1 - m) I - A'A + B - B'", remedy='give it: layers=["m=1.0"]'
+            "the file has A and B, but not m of W = (1 - m) I - A'A + B - B'",
+            remedy='give it: --layers m=1.0 (layers=["m=1.0"])',
         )
     if arrays["m"].size != 1:
         raise LoadError(f"m has {arrays['m'].size} entries", place="m")

@@ -30,6 +30,9 @@ __all__ = [
     "transpose_convolve",
 ]
 
+_ENTRY = 4
+"""An entry of an index table needs as much memory, with its coefficient, as this many of a dense matrix."""
+
 
 def multiply_right(signal: Signal, matrix: Array) -> Signal:
     """signal @ matrix, with numpy's rules for 1-D and batched operands."""
@@ -42,7 +45,7 @@ def multiply_right(signal: Signal, matrix: Array) -> Signal:
     c = c.reshape(-1, 1) if c.ndim == 1 else c
     lead = np.broadcast_shapes(x.shape[:-2], c.shape[:-2])
     full: tuple[int, ...] = (*lead, x.shape[-2], c.shape[-1], x.shape[-1])
-    check_size(math.prod(full), signal.limit, "the matrix product")
+    check_size(math.prod(full), signal.limit // _ENTRY, "the index table of the matrix product")
     index = np.broadcast_to(x[..., :, None, :], full)
     coefficient = matrix.ravel()[np.broadcast_to(c.swapaxes(-1, -2)[..., None, :, :], full)]
     return signal.mapped(_sparse(index, coefficient, signal.size), shape)
@@ -59,7 +62,7 @@ def multiply_left(matrix: Array, signal: Signal) -> Signal:
     c = c.reshape(1, -1) if c.ndim == 1 else c
     lead = np.broadcast_shapes(x.shape[:-2], c.shape[:-2])
     full: tuple[int, ...] = (*lead, c.shape[-2], x.shape[-1], x.shape[-2])
-    check_size(math.prod(full), signal.limit, "the matrix product")
+    check_size(math.prod(full), signal.limit // _ENTRY, "the index table of the matrix product")
     index = np.broadcast_to(x.swapaxes(-1, -2)[..., None, :, :], full)
     coefficient = matrix.ravel()[np.broadcast_to(c[..., :, None, :], full)]
     return signal.mapped(_sparse(index, coefficient, signal.size), shape)
@@ -226,7 +229,7 @@ def _window_table(
         for a in range(axes)
     ]
     entries = math.prod(max(length, 0) for length in positions) * math.prod(kernel) * copies
-    check_size(entries, signal.limit, "the convolution")
+    check_size(entries, signal.limit // _ENTRY, "the index table of the windows")
     return _windows(spatial, kernel, strides, pads, dilations)
 
 

@@ -14,6 +14,7 @@ from deploy.cli.arguments import (
     FailUnder,
     Force,
     InputBox,
+    InputShape,
     LabelColumn,
     Layers,
     ModelOrBundle,
@@ -68,6 +69,7 @@ def run(
     decision: DecisionRule = None,
     tolerance: Tolerance = None,
     layers: Layers = None,
+    input_shape: InputShape = None,
     classes: Classes = None,
     input_box: InputBox = None,
     fail_under: FailUnder = None,
@@ -87,7 +89,9 @@ def run(
     if bundle is not None:
         network = bundle.model
     else:
-        network = load_model(model, rule=decision, tolerance=tolerance, layers=layers, classes=classes)
+        network = load_model(
+            model, rule=decision, tolerance=tolerance, layers=layers, classes=classes, input_shape=input_shape
+        )
     rows = Calibration.read(calibration, divide_by=divide_by, label_column=label_column)
     judged = HeldOut.read(held_out, divide_by=divide_by, label_column=label_column) if held_out else None
     plan = foretell(network, rows, chosen, progress)

@@ -12,6 +12,7 @@ from deploy.cli.arguments import (
     DecisionRule,
     DivideBy,
     InputBox,
+    InputShape,
     LabelColumn,
     Layers,
     ModelOrBundle,
@@ -50,6 +51,7 @@ def run(
     decision: DecisionRule = None,
     tolerance: Tolerance = None,
     layers: Layers = None,
+    input_shape: InputShape = None,
     classes: Classes = None,
 ) -> Json:
     """Look without converting."""
@@ -60,7 +62,9 @@ def run(
     from deploy.cli.verbs.convert import foretell
     from deploy.dataset import Calibration
 
-    network = load_model(model, rule=decision, tolerance=tolerance, layers=layers, classes=classes)
+    network = load_model(
+        model, rule=decision, tolerance=tolerance, layers=layers, classes=classes, input_shape=input_shape
+    )
     rows = Calibration.read(calibration, divide_by=divide_by, label_column=label_column) if calibration else None
     chosen = choose_options(split_names(target), sets=set_, file=options)
     return {

@@ -56,7 +56,9 @@ def _row_shape(file: KerasFile) -> tuple[int, ...]:
     first = next((layer for layer in file.layers if layer.kind not in _NOTHING), None)
     if first is not None and first.kind == "Dense" and first.weights:
         return (int(first.weights[0].shape[0]),)
-    raise LoadError(f"the input shape {stated} is not fixed", remedy="give it: input_shape=(28, 28)")
+    raise LoadError(
+        f"the input shape {stated} is not fixed", remedy="give it: --input-shape 28x28 (input_shape=(28, 28))"
+    )
 
 
 def _apply(chain: Chain, value: Value, layer: Layer) -> Value:

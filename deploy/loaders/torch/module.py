@@ -41,7 +41,7 @@ def read_module(source: Any, settings: Settings) -> Program:
         except DAMAGE as error:
             raise LoadError(
                 f"torch.export cannot trace it on a row of shape {list(shape)}: {one_line(error)}",
-                remedy="give the shape of one row: input_shape=(1, 28, 28)",
+                remedy="give the shape of one row: --input-shape 1x28x28 (input_shape=(1, 28, 28))",
             ) from None
         return _read_export(torch, exported)
 
@@ -53,7 +53,9 @@ def _width(module: Any) -> int:
             return int(inner.in_features)
         if hasattr(inner, "in_channels"):
             break
-    raise LoadError("the shape of one row is not known", remedy="give it: input_shape=(1, 28, 28)")
+    raise LoadError(
+        "the shape of one row is not known", remedy="give it: --input-shape 1x28x28 (input_shape=(1, 28, 28))"
+    )
 
 
 def _read_export(torch: Any, exported: Any) -> Program:
