@@ -34,19 +34,30 @@ def kcl_residual(circuit: Circuit, volts: Array, x: Array, conditions: Condition
 
 
 def collect_evidence(
-    circuit: Circuit, volts: Array, x: Array, conditions: Conditions, *, junctions: Junctions | None = None
+    circuit: Circuit,
+    volts: Array,
+    x: Array,
+    conditions: Conditions,
+    *,
+    junctions: Junctions | None = None,
+    ideal_amps: Array | None = None,
 ) -> Evidence:
     """Check node voltages (batch, nodes) of rows x (batch, n_in).
 
     Currents of voltage sources are free, so the law is checked for each group of nodes that voltage sources join,
-    as one; the group of ground is exempt. Ideal diodes have no current of their own: theirs is what the law
-    leaves over at their node (exact where a node has one such diode), and complementarity says how negative it is.
+    as one; the group of ground is exempt.
+
+    Parameters
+    ----------
+    junctions : the diodes' numbers where they are not those of `conditions` alone (mismatch).
+    ideal_amps : (diodes, batch) currents that somebody claims for ideal diodes, which voltages do not tell. Without
+        them an ideal diode gets what the law leaves over at its node: right where no node has two of them.
     """
     if junctions is None:
         junctions = Junctions.of(circuit.models, circuit.diodes.model, conditions)
     v = np.ascontiguousarray(volts.T)
     out = _linear_currents(circuit, v, x)
-    amps, complementarity = _diode_currents(circuit, v, out, junctions)
+    amps, complementarity = _diode_currents(circuit, v, out, junctions, ideal_amps)
     _scatter(out, circuit.diodes.anode, amps)
     _scatter(out, circuit.diodes.cathode, -amps)
     group = _source_groups(circuit)
@@ -78,26 +89,29 @@ def _linear_currents(circuit: Circuit, v: Array, x: Array) -> Array:
     return out
 
 
-def _diode_currents(circuit: Circuit, v: Array, out: Array, junctions: Junctions) -> tuple[Array, Array]:
+def _diode_currents(
+    circuit: Circuit, v: Array, out: Array, junctions: Junctions, claimed: Array | None
+) -> tuple[Array, Array]:
     d = circuit.diodes
     across = v[d.anode] - v[d.cathode]
     real = np.flatnonzero(~junctions.ideal)
     ideal = np.flatnonzero(junctions.ideal)
     amps = np.zeros_like(across)
     amps[real], _ = solve_loops(across[real], np.zeros(len(real)), junctions.take(real))
-    worst = np.zeros(v.shape[1])
-    if ideal.size:
-        held = np.zeros(circuit.n_nodes, dtype=bool)
-        held[_held_nodes(circuit)] = True
+    if not ideal.size:
+        return amps, np.zeros(v.shape[1])
+    if claimed is None:
         pending = out.copy()
         _scatter(pending, d.anode[real], amps[real])
         _scatter(pending, d.cathode[real], -amps[real])
+        held = np.zeros(circuit.n_nodes, dtype=bool)
+        held[_held_nodes(circuit)] = True
         at_cathode = ~held[d.cathode[ideal]]
         amps[ideal] = np.where(at_cathode[:, None], pending[d.cathode[ideal]], -pending[d.anode[ideal]])
-        i, u = amps[ideal], across[ideal]
-        worst = np.max(np.maximum.reduce([-i, u, np.abs(i * u)]), axis=0)
-        amps[ideal] = np.maximum(i, 0.0)
-    return amps, worst
+    else:
+        amps[ideal] = claimed[ideal]
+    i, u = amps[ideal], across[ideal]
+    return amps, np.asarray(np.max(np.maximum.reduce([-i, u, np.abs(i * u)]), axis=0))
 
 
 def _held_nodes(circuit: Circuit) -> Array:

@@ -17,7 +17,11 @@ __all__ = ["solve_coupled_ports", "solve_diode_loops", "wright_omega"]
 
 _jit: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
 
-_NEWTON_STEP = 1e-13
+_NEWTON_STEP, _SOLVED = 1e-13, 1e-11
+"""Solved: the waves no longer move, and |F| is small beside them (a singular step would not move either)."""
+_SINGULAR = 1e-12
+"""Pivots below this (of an identity plus products of order one) come from ideal diodes in a loop, whose currents are
+not unique: the last of them does not move."""
 _ROUNDING = 2.0**-51
 """An |F| of two units in the last place of the largest wave is rounding; a step from it would be noise."""
 _HALVINGS = 10
@@ -218,6 +222,8 @@ def _newton_step(
             for j in range(k, m):
                 A[k, j], A[pivot, j] = A[pivot, j], A[k, j]
             step[k], step[pivot] = step[pivot], step[k]
+        if abs(A[k, k]) < _SINGULAR:
+            A[k, k] = 1e30
         row = A[k, k + 1 : m]  # views let the compiler prove the bounds, and vectorise: three times as fast
         for i in range(k + 1, m):
             factor = A[i, k] / A[k, k]
@@ -243,6 +249,7 @@ def _newton_step(
 @_jit  # type: ignore[untyped-decorator]
 def solve_coupled_ports(
     open_circuit: Array,
+    start: Array,
     couple: Array,
     rho: Array,
     slope_V: Array,
@@ -256,7 +263,7 @@ def solve_coupled_ports(
     iterations: Array,
     converged: Array,
 ) -> None:
-    """Solve z - open_circuit + couple y(z) = 0 of each sample; open_circuit and y_out are (batch, ports)."""
+    """Solve z - open_circuit + couple y(z) = 0 of each sample from z = start; all of them (batch, ports)."""
     batch, ports = open_circuit.shape
     diodes = len(slope_V)
     columns = np.ascontiguousarray(couple.T)
@@ -278,7 +285,7 @@ def solve_coupled_ports(
     A, on = np.empty((ports, ports)), np.empty(ports, dtype=np.int64)
     for k in range(batch):
         goal = open_circuit[k]
-        z = goal.copy()
+        z = start[k].copy()
         old = _residual(z, goal, columns, law, diodes, gmin, y, slope, F)
         for iteration in range(limit):
             cut = _OPEN if diodes == ports and iteration < _PATIENCE else 0.0
@@ -301,7 +308,8 @@ def solve_coupled_ports(
             iterations[k] = iteration + 1
             if not math.isfinite(old):
                 break
-            if moved <= _NEWTON_STEP * size or new <= _ROUNDING * size:
+            if (moved <= _NEWTON_STEP * size and new <= _SOLVED * size) or new <= _ROUNDING * size:
                 converged[k] = True
                 break
-        y_out[k] = y
+        for p in range(ports):
+            y_out[k, p] = y[p] if converged[k] else 0.0

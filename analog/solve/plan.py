@@ -129,13 +129,15 @@ class NativePlan:
         """Node voltages of rows x (batch, n_in): (batch, nodes); rows that fail are NaN."""
         return self._operating_points(x)[0]
 
-    def _operating_points(self, x: Array) -> tuple[Array, Array, Array, Array]:
+    def _operating_points(self, x: Array, amps: Array | None = None) -> tuple[Array, Array, Array, Array]:
+        """Voltages, iterations, success, finiteness; fills `amps` (ports, batch) where it is given."""
         batch, nodes = len(x), self.circuit.n_nodes
         volts = np.zeros((batch, nodes))
         iterations = np.zeros(batch, dtype=np.int64)
         good = np.ones(batch, dtype=bool)
         for rows, block in _chunks(x):
-            exports, iterations[rows], good[rows] = self._run(block)
+            kept = None if amps is None else amps[:, rows]
+            exports, iterations[rows], good[rows] = self._run(block, kept)
             volts[rows, 1:] = self.unknowns(block, exports)[: nodes - 1].T
         finite = np.asarray(np.isfinite(volts).all(axis=1))
         volts[~good | ~finite] = np.nan
@@ -144,8 +146,16 @@ class NativePlan:
     def solve(self, x: Array) -> Solution:
         """Operating points of rows x (batch, n_in), every node, with evidence."""
         start = time.perf_counter()
-        volts, iterations, good, finite = self._operating_points(x)
-        evidence = collect_evidence(self.circuit, volts, x, self.conditions, junctions=self.junctions)
+        amps = np.zeros((len(self.circuit.diodes) + len(self.circuit.op_amps), len(x)))
+        volts, iterations, good, finite = self._operating_points(x, amps)
+        evidence = collect_evidence(
+            self.circuit,
+            volts,
+            x,
+            self.conditions,
+            junctions=self.junctions,
+            ideal_amps=amps[: len(self.circuit.diodes)],
+        )
         outcome = np.where(good, "converged", "iteration limit").astype(object)
         outcome[~finite] = "not finite"
         return Solution(
@@ -159,8 +169,11 @@ class NativePlan:
             seconds=time.perf_counter() - start,
         )
 
-    def _run(self, x: Array) -> tuple[Array, Array, Array]:
-        """Exports (exports, batch), most iterations of a block (batch,), success (batch,) for x (n_in, batch)."""
+    def _run(self, x: Array, amps: Array | None = None) -> tuple[Array, Array, Array]:
+        """Exports (exports, batch), most iterations of a block (batch,), success (batch,) for x (n_in, batch).
+
+        Fills `amps` (ports, batch) with the port values y where it is given.
+        """
         batch = x.shape[1]
         exports = np.zeros((self.n_exports, batch))
         iterations = np.zeros(batch, dtype=np.int64)
@@ -183,6 +196,8 @@ class NativePlan:
             if stage.by_y is not None:
                 written -= stage.by_y @ y
             exports[stage.exports] = written
+            if amps is not None:
+                amps[stage.ports] = y
         return exports, iterations, good
 
 

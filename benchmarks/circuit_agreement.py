@@ -1,0 +1,252 @@
+"""Do circuits compute what they should? Native against ngspice, ideal against digital, real diodes against digital.
+
+    python benchmarks/circuit_agreement.py [SECTION ...] [--inputs FOLDER] [--cases 1000] [--json FILE]
+
+Sections, all by default:
+
+``random``     native against ngspice on random circuits: every cell, equilibrium networks of both realisations and
+               passive nets; 1N4148, BAT54 and near-ideal diodes; -40 to 125 degrees. Rows that ngspice cannot solve
+               are counted. ngspice runs at reltol 1e-7 with vntol 1e-12 V (its own vntol of 1e-6 V leaves up to
+               3e-10 V at near-ideal diodes).
+``reference``  the same on digits_64_32_10, mnist_784_128_10 and digits_mondeq_64_48_10.
+``ideal``      compiled circuits with ideal diodes against the network itself, in logits.
+``diodes``     1N4148 circuits against the network on held-out rows; every choice is made on calibration rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+import deploy
+from analog.build import CircuitBuilder
+from analog.circuit import Circuit
+from analog.compile.design_file import compile_design
+from analog.conditions import Conditions
+from analog.conversion import convert_model, design_model
+from analog.devices import MODEL_CARDS, DiodeModel
+from analog.engines import OperatingPointEngine
+from analog.netlist import Settings
+from analog.options import CircuitOptions
+from analog.solve import plan_circuit
+from deploy.model import Affine, Decision, Equilibrium, Mlp, Model
+
+DIODES = ("1N4148", "BAT54", "near_ideal")
+CELSIUS = (-40.0, 0.0, 27.0, 60.0, 85.0, 125.0)
+KINDS = ("clamp", "shunt", "series", "superdiode", "controlled", "doubled", "passive")
+TOLERANCES = (Settings(reltol=1e-7, vntol_V=1e-12, abstol_A=1e-15),)
+
+
+def random_cascade(rng: np.random.Generator) -> Mlp:
+    """A small chain of one to three hidden layers."""
+    widths = [int(width) for width in rng.integers(2, 9, size=rng.integers(3, 6))]
+    affines = tuple(
+        Affine(rng.normal(size=(n_out, n_in)), rng.normal(size=n_out) / 2)
+        for n_in, n_out in itertools.pairwise(widths)
+    )
+    return Mlp(affines, ("relu",) * (len(affines) - 1), Decision("argmax"))
+
+
+def random_equilibrium(rng: np.random.Generator, *, doubled: bool) -> Equilibrium:
+    """Monotone; small symmetric couplings let resistors alone carry it."""
+    n, n_in = int(rng.integers(3, 9)), int(rng.integers(2, 6))
+    a, b = rng.normal(size=(2, n, n)) / np.sqrt(n)
+    W = 0.1 * (a + a.T) + b - b.T if doubled else 0.7 * np.eye(n) - a.T @ a + b - b.T
+    U, V = rng.normal(size=(n, n_in)), rng.normal(size=(3, n))
+    return Equilibrium(W, U, rng.normal(size=n), V, rng.normal(size=3), Decision("argmax"))
+
+
+def random_passive(rng: np.random.Generator, model: DiodeModel) -> Circuit:
+    """Resistors and diodes between random nodes, a few sources."""
+    wires = CircuitBuilder("random passive net")
+    n, n_in = int(rng.integers(4, 12)), 3
+    rails = wires.nodes([f"x{k}" for k in range(n_in)])
+    wires.voltage_source(rails, 0, 0.0, input=np.arange(n_in), per_unit=rng.uniform(1, 5, n_in))
+    nodes = wires.nodes([f"n{k}" for k in range(n)])
+    everything = np.concatenate([[0], rails, nodes])
+    for node in nodes:
+        for other in rng.choice(everything[everything != node], size=3, replace=False):
+            wires.resistor(node, other, 10 ** rng.uniform(3, 6))
+    wires.resistor(nodes, 0, 1e5)
+    for _ in range(n):
+        anode, cathode = rng.choice(everything[1 + n_in :], size=2, replace=False)
+        wires.diode(anode, cathode, model)
+    wires.diode(0, nodes[::2], model)
+    return wires.build(outputs=nodes[:2], n_in=n_in)
+
+
+def random_circuit(rng: np.random.Generator, kind: str, diode: str, celsius: float) -> Circuit:
+    """One circuit of a kind."""
+    if kind == "passive":
+        return random_passive(rng, MODEL_CARDS[diode])
+    options: dict[str, Any] = {"diode": diode, "celsius": celsius, "full_scale_volts": float(rng.uniform(0.5, 10))}
+    model: Model
+    if kind in ("controlled", "doubled"):
+        model = random_equilibrium(rng, doubled=kind == "doubled")
+        options["realisation"] = "auto" if kind == "doubled" else kind
+    else:
+        model = random_cascade(rng)
+        options["cell"] = kind
+    x = rng.uniform(-1, 1, size=(64, model.n_in))
+    return compile_design(design_model(model, x, CircuitOptions(**options)))
+
+
+def compare(circuit: Circuit, x: np.ndarray, celsius: float = 27.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Largest |difference| of any node (rows,) in volts (NaN where ngspice failed), native residual and iterations."""
+    conditions = Conditions(celsius=celsius)
+    native = plan_circuit(circuit, conditions).solve(x)
+    with OperatingPointEngine(circuit, conditions, tolerances=TOLERANCES) as engine:
+        spice = engine.solve(x)
+    return np.abs(spice.volts - native.volts).max(axis=1), native.residual, native.iterations
+
+
+def run_random(inputs: Path | None, cases: int) -> dict[str, Any]:
+    """Random circuits, four rows each."""
+    rng = np.random.default_rng(0)
+    apart: list[float] = []
+    failed: dict[str, int] = {}
+    worst = ("", 0.0)
+    for k in range(-(-cases // 4)):
+        kind, diode, celsius = KINDS[k % len(KINDS)], DIODES[(k // len(KINDS)) % 3], float(rng.choice(CELSIUS))
+        circuit = random_circuit(rng, kind, diode, celsius)
+        difference, _, _ = compare(circuit, rng.uniform(-1, 1, size=(4, circuit.n_in)), celsius)
+        lost = int(np.isnan(difference).sum())
+        if lost:
+            failed[f"{kind} {diode}"] = failed.get(f"{kind} {diode}", 0) + lost
+        apart += difference[~np.isnan(difference)].tolist()
+        if difference.size > lost and np.nanmax(difference) > worst[1]:
+            worst = (f"{kind}, {diode}, {celsius:g} C, circuit {k}", float(np.nanmax(difference)))
+    found = np.array(apart)
+    lost = sum(failed.values())
+    print(
+        f"{len(found) + lost} random cases: worst {found.max():.1e} V ({worst[0]}), 99 % within "
+        f"{np.percentile(found, 99):.1e} V, above 1e-10 V: {int((found > 1e-10).sum())}; ngspice failed on {lost} "
+        f"({100 * lost / (len(found) + lost):.1f} %): {failed}"
+    )
+    above = int((found > 1e-10).sum())
+    return {"cases": len(found) + lost, "worst_V": float(found.max()), "above_1e-10": above, "failed": failed}
+
+
+def load(inputs: Path, name: str) -> tuple[Model, np.ndarray]:
+    """A reference network and the rows of its data."""
+    folder = inputs / "models/reference"
+    if name.startswith("digits_mondeq"):
+        arrays = np.load(folder / f"{name}.npz")
+        network: Model = Equilibrium(*(arrays[key] for key in "WUbVc"), Decision("argmax"))
+    elif name == "mnist_784_128_10":
+        network = deploy.load(inputs / "models/mnist_784_128_10/mnist_784_128_10.dynamo.onnx")
+    else:
+        network = deploy.load(folder / f"{name}.onnx")
+    file = "data/digits.npz" if name.startswith("digits") else "data/mnist/mnist_t10k.npz"
+    x = np.load(inputs / file)["x"]
+    return network, x.reshape(len(x), -1).astype(np.float64)
+
+
+CALIBRATED_ON = {"digits": slice(0, 1437), "mnist_784_64x6_10": slice(6000, 8000), "mnist": slice(0, 8000)}
+HELD_OUT = {"digits": slice(1437, 1797), "mnist": slice(8000, 10000)}
+
+
+def rows(table: dict[str, slice], name: str) -> slice:
+    """The slice of the longest key that starts the model's name."""
+    return table[max((key for key in table if name.startswith(key)), key=len)]
+
+
+def run_reference(inputs: Path | None, cases: int) -> dict[str, Any]:
+    """Reference networks with 1N4148."""
+    assert inputs is not None
+    found = {}
+    for name, count in (("digits_64_32_10", 20), ("mnist_784_128_10", 2), ("digits_mondeq_64_48_10", 10)):
+        model, x = load(inputs, name)
+        circuit = compile_design(design_model(model, x[rows(CALIBRATED_ON, name)][:1500], CircuitOptions()))
+        difference, residual, iterations = compare(circuit, x[rows(HELD_OUT, name)][:count])
+        print(
+            f"{name}: {count} rows, every node within {difference.max():.1e} V of ngspice; "
+            f"residual {residual.max():.1e} A, {iterations.max()} iterations at most, {dict(circuit.counts())}"
+        )
+        found[name] = {"rows": count, "worst_V": float(difference.max()), "residual_A": float(residual.max())}
+    return found
+
+
+def run_ideal(inputs: Path | None, cases: int) -> dict[str, Any]:
+    """Ideal diodes: the network itself."""
+    assert inputs is not None
+    found = {}
+    for name in ("digits_64_32_10", "digits_64_32_32_10", "mnist_784_64x6_10", "mnist_784_256_256_10"):
+        model, x = load(inputs, name)
+        for cell in ("clamp", "shunt", "series"):
+            options = CircuitOptions(cell=cell, diode="ideal")
+            design = design_model(model, x[rows(CALIBRATED_ON, name)][:1000], options)
+            held_out = x[rows(HELD_OUT, name)]
+            difference = plan_circuit(compile_design(design)).outputs(held_out) - model.logits(held_out)
+            found[f"{name} {cell}"] = float(np.abs(difference).max())
+        worst = max(value for key, value in found.items() if key.startswith(f"{name} "))
+        print(f"{name}, ideal diodes: within {worst:.1e} logits of the network (clamp, shunt, series)")
+    return found
+
+
+def run_diodes(inputs: Path | None, cases: int) -> dict[str, Any]:
+    """1N4148: agreement with the network on held-out rows."""
+    assert inputs is not None
+    found = {}
+    names = ("digits_64_32_10", "mnist_784_64x6_10", "mnist_784_256_256_10", "digits_mondeq_64_48_10")
+    for name in names:
+        model, x = load(inputs, name)
+        held_out = x[rows(HELD_OUT, name)]
+        digital = model.logits(held_out)
+        for volts in (5.0, 10.0):
+            started = time.process_time()
+            deployment = convert_model(model, x[rows(CALIBRATED_ON, name)], CircuitOptions(full_scale_volts=volts))
+            seconds = time.process_time() - started
+            logits = deployment.logits(held_out)
+            agreement = float(model.decision.agree(digital, logits).mean())
+            rms = float(np.sqrt(np.mean((logits - digital) ** 2)))
+            print(
+                f"{name} at {volts:g} V (largest hidden output {deployment.facts.realisability['full_scale_volts']:.2f}"
+                f" V): agreement {agreement:.4f} on {len(held_out)} held-out rows, rms {rms:.3f} logits, "
+                f"{deployment.facts.power_W:.3g} W, converted in {seconds:.1f} s"
+            )
+            found[f"{name} {volts:g} V"] = {"agreement": agreement, "rms": rms, "power_W": deployment.facts.power_W}
+    return found
+
+
+SECTIONS = {"random": run_random, "reference": run_reference, "ideal": run_ideal, "diodes": run_diodes}
+
+
+def main() -> None:
+    """Run the sections."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("--inputs", type=Path, default=os.environ.get("RELU_DEPLOY_INPUTS"))
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    sections = given.sections or list(SECTIONS)
+    if set(sections) - set(SECTIONS):
+        sys.exit(f"sections are {', '.join(SECTIONS)}")
+    if given.inputs is None and set(sections) != {"random"}:
+        sys.exit("give --inputs FOLDER, or set RELU_DEPLOY_INPUTS")
+    from analog.engines.libngspice import open_library
+
+    print(
+        f"python {platform.python_version()}, numpy {np.__version__}, {open_library().version}, "
+        f"{' '.join(TOLERANCES[0].cards())}"
+    )
+    found = {name: SECTIONS[name](given.inputs and Path(given.inputs), given.cases) for name in sections}
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
