@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -27,6 +27,7 @@ from fhe.options import CkksOptions
 from fhe.plan import Plan, Ranges, plan_network
 from fhe.runtime.engine import CkksEngine, ClearEngine
 from fhe.separation import separate
+from fhe.separation.baselines import compare_baselines
 
 __all__ = [
     "EXCHANGE_FILE",
@@ -43,6 +44,7 @@ PLAN_FILE = "plan.json"
 EXCHANGE_FILE = "exchange.json"
 REPORT_FILE = "separation.json"
 ONNX_FILE = "quadratic.onnx"
+BASELINES_FILE = "baselines.safetensors"
 CERTIFICATES = "certificates/"
 
 REFERENCE = "the polynomial network in float64"
@@ -59,6 +61,7 @@ class CkksDeployment:
     plan : how it runs.
     report : what the separation found, JSON.
     certificates : file of each certificate by name.
+    baselines : coefficient tables of the usual replacements by name, one a hidden layer; empty unless asked for.
     """
 
     model: Mlp
@@ -66,6 +69,7 @@ class CkksDeployment:
     plan: Plan
     report: Mapping[str, Any]
     certificates: Mapping[str, bytes]
+    baselines: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], model: Mlp) -> Self:
@@ -81,17 +85,21 @@ class CkksDeployment:
             name.removeprefix(CERTIFICATES): data for name, data in files.items() if name.startswith(CERTIFICATES)
         }
         network = PolynomialNetwork.from_bytes(files[NETWORK_FILE])
-        return cls(model, network, Plan.from_bytes(files[PLAN_FILE]), report, certificates)
+        baselines = _read_tables(files[BASELINES_FILE]) if BASELINES_FILE in files else {}
+        return cls(model, network, Plan.from_bytes(files[PLAN_FILE]), report, certificates, baselines)
 
     def files(self) -> Mapping[str, bytes]:
         """Coefficients, plan, report, certificates and an ONNX file; no row in any of them."""
-        return {
+        files = {
             NETWORK_FILE: self.network.to_bytes(),
             PLAN_FILE: self.plan.to_bytes(),
             REPORT_FILE: _canonical(self.report),
             ONNX_FILE: export_onnx(self.network),
             **{CERTIFICATES + name: data for name, data in sorted(self.certificates.items())},
         }
+        if self.baselines:
+            files[BASELINES_FILE] = _write_tables(self.baselines)
+        return files
 
     def archives(self) -> Archives:
         """The client learns parameters and packing, the server weights and plan."""
@@ -158,19 +166,8 @@ class CkksDeployment:
         ]
         if "guard" in self.report:
             found.append(self._coverage(x))
-        if "baselines" in self.report:
-            columns = ["replacement", "agreement", "only_ours_agrees", "only_theirs_agrees"]
-            found.append(
-                Panel(
-                    "Usual replacements on the calibration rows",
-                    "table",
-                    {
-                        "columns": columns,
-                        "rows": [[row[name] for name in columns] for row in self.report["baselines"]],
-                    },
-                    caption="layer: one polynomial for a layer; unit: one for each hidden unit",
-                )
-            )
+        if self.baselines:
+            found.append(self._baselines_panel(x))
         selection = self.report.get("selection")
         if selection:
             found.append(
@@ -188,6 +185,16 @@ class CkksDeployment:
                 )
             )
         return tuple(found)
+
+    def _baselines_panel(self, x: Array) -> Panel:
+        rows = compare_baselines(self.model, self.network, self.baselines, x)
+        return Panel(
+            "Usual replacements on the same rows",
+            "table",
+            {"columns": list(rows[0]), "rows": [list(row.values()) for row in rows]},
+            caption="layer: one polynomial for a layer; unit: one for each hidden unit; lead: of the kept network over "
+            "this one, paired; low and high: Clopper-Pearson 95 %",
+        )
 
     def _coverage(self, x: Array) -> Panel:
         """Rows that leave the box of pre-activations that the polynomials were fitted on."""
@@ -247,7 +254,17 @@ def convert_model(
         plan = plan_separated(separation.network, x, options)
         advance(1)
     progress.say(plan.text())
-    return CkksDeployment(model, separation.network, plan, separation.report, separation.certificates)
+    for warning in separation.report["warnings"]:
+        progress.say(f"warning: {warning}")
+    if separation.baselines:
+        for row in compare_baselines(model, separation.network, separation.baselines, x):
+            progress.say(
+                f"{row['replacement']}: {row['agreement']:.4f} [{row['low']:.4f}, {row['high']:.4f}], separation leads "
+                f"by {row['lead']:+.4f} ± {row['standard_error']:.4f} (calibration rows; evaluate has the held-out ones)"
+            )
+    return CkksDeployment(
+        model, separation.network, plan, separation.report, separation.certificates, separation.baselines
+    )
 
 
 def plan_separated(network: PolynomialNetwork, x: Array, options: CkksOptions) -> Plan:
@@ -278,6 +295,26 @@ def _quantities(plan: Plan) -> tuple[Quantity, ...]:
         Quantity("peak_memory_bytes", expected.peak_memory_bytes, "B", "modelled", "server"),
         Quantity("logit_error", max(plan.bound), "logit", "estimated", "owner"),
     )
+
+
+def _write_tables(tables: Mapping[str, tuple[Array, ...]]) -> bytes:
+    from safetensors.numpy import save
+
+    return bytes(save({f"{name}/{index}": t for name, found in tables.items() for index, t in enumerate(found)}))
+
+
+def _read_tables(data: bytes) -> dict[str, tuple[Array, ...]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+        found: dict[str, list[Array]] = {}
+        for key in sorted(tensors, key=lambda key: (key.rpartition("/")[0], int(key.rpartition("/")[2]))):
+            found.setdefault(key.rpartition("/")[0], []).append(tensors[key])
+    except (SafetensorError, ValueError) as error:
+        raise BundleError(f"not coefficient tables: {error}", place=BASELINES_FILE) from None
+    return {name: tuple(tables) for name, tables in found.items()}
 
 
 def _canonical(document: Mapping[str, Any]) -> bytes:

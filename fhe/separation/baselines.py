@@ -5,19 +5,17 @@ Axes: ``batch``, ``n_in``, ``units``, ``powers``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from deploy.arrays import Array
+from deploy.fidelity import agreement_interval, compare_paired
 from deploy.model import Mlp
 from fhe.network import PolynomialNetwork, evaluate_polynomials
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["BASELINES", "Replacement", "replace_layerwise"]
+__all__ = ["BASELINES", "Replacement", "compare_baselines", "fit_baselines", "replace_layerwise"]
 
 Replacement = Callable[[Array], Array]
 """From pre-activations (batch, units) to coefficients (units, powers) in powers of z."""
@@ -27,14 +25,51 @@ _GRID = 801
 
 def replace_layerwise(model: Mlp, x: Array, replacement: Replacement) -> PolynomialNetwork:
     """Replace the ReLUs of each layer in turn, each on what the layers before it give for x (batch, n_in)."""
+    return PolynomialNetwork(model.affines, _tables(model, x, replacement), model.decision)
+
+
+def _tables(model: Mlp, x: Array, replacement: Replacement) -> tuple[Array, ...]:
     tables = []
     h = np.asarray(x, dtype=np.float64)
     for layer, activation in zip(model.affines, model.activations, strict=False):
         z = layer(h)
         table = np.tile([0.0, 0.0, 1.0], (layer.n_out, 1)) if activation == "square" else replacement(z)
         tables.append(table)
-        h = evaluate_polynomials(table, z)
-    return PolynomialNetwork(model.affines, tuple(tables), model.decision)
+        h = np.nan_to_num(evaluate_polynomials(table, z))
+    return tuple(tables)
+
+
+def fit_baselines(model: Mlp, x: Array) -> dict[str, tuple[Array, ...]]:
+    """Every baseline of :data:`BASELINES` on rows x (batch, n_in): coefficient tables, constants and all."""
+    with np.errstate(all="ignore"):
+        return {name: _tables(model, x, replacement) for name, replacement in BASELINES.items()}
+
+
+def compare_baselines(
+    model: Mlp, network: PolynomialNetwork, baselines: Mapping[str, tuple[Array, ...]], x: Array
+) -> list[dict[str, Any]]:
+    """Agreement of each on rows x (batch, n_in), with its interval, and a network's lead over it on the same rows."""
+    original = model.logits(x)
+    ours = model.decision.agree(original, network.logits(x))
+    found = []
+    for name, tables in baselines.items():
+        with np.errstate(all="ignore"):
+            logits = PolynomialNetwork(model.affines, tables, model.decision).logits(x)
+        theirs = np.isfinite(logits).all(axis=1) & model.decision.agree(original, np.nan_to_num(logits))
+        paired = compare_paired(ours, theirs)
+        low, high = agreement_interval(int(theirs.sum()), len(theirs))
+        found.append(
+            {
+                "replacement": name,
+                "agreement": float(theirs.mean()),
+                "low": low,
+                "high": high,
+                "lead": paired.difference,
+                "standard_error": paired.standard_error,
+                "p_value": paired.p_value,
+            }
+        )
+    return found
 
 
 def square(z: Array) -> Array:

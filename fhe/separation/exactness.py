@@ -74,6 +74,10 @@ def fit_exactly(
                 "fitted as fit=auto instead"
             )
             return None
+    if before is not None:
+        report["warnings"].append(
+            "several hidden layers: no certificate can say that all layers together are unable to keep every decision"
+        )
     report["warnings"].append(
         f"whether polynomials of degree {options.degree} can keep every calibration decision is undecided "
         f"(best residual {verdict.residual:.2g}); fitted as fit=auto instead"

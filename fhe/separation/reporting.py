@@ -13,10 +13,11 @@ import numpy as np
 from deploy.arrays import Array
 from deploy.errors import CertificateRejected
 from deploy.model import Mlp
+from deploy.ranges import Box
 from fhe.certificate_checker import check_certificate
 from fhe.network import PolynomialNetwork
 from fhe.options import CkksOptions
-from fhe.separation.baselines import BASELINES, replace_layerwise
+from fhe.plan import Ranges
 from fhe.separation.certificates import feasible_certificate
 from fhe.separation.problem import Problem
 from fhe.separation.rounding import certify_rounding
@@ -61,6 +62,8 @@ def add_evidence(
     """Add margin, certificates (each checked from scratch), rounding, guard and baselines to the report."""
     if model.activations:
         report["guard"] = _guard(network, x)
+        if options.domain is not None:
+            report["proved_guard"] = _proved_guard(network, options.domain)
     if model.decision.rule == "value" or not targets.counts.any():
         return
     margin = float(targets.margins(orient_logits(model.decision, network.logits(x))).min())
@@ -81,28 +84,6 @@ def add_evidence(
         else:
             report["certificates"].append({"kind": checked.kind, "verified": True, "claim": checked.claim})
     report["rounding"] = asdict(certify_rounding(network, x, targets, coefficient_move=coefficient_move))
-    if options.baselines:
-        report["baselines"] = baseline_report(model, network, x)
-
-
-def baseline_report(model: Mlp, network: PolynomialNetwork, x: Array) -> list[dict[str, Any]]:
-    """Agreement of every baseline on rows x (batch, n_in), with what the kept network gets right and they do not."""
-    original = model.logits(x)
-    ours = model.decision.agree(original, network.logits(x))
-    found = []
-    for name, replacement in BASELINES.items():
-        with np.errstate(all="ignore"):
-            logits = replace_layerwise(model, x, replacement).logits(x)
-        theirs = np.isfinite(logits).all(axis=1) & model.decision.agree(original, np.nan_to_num(logits))
-        found.append(
-            {
-                "replacement": name,
-                "agreement": float(theirs.mean()),
-                "only_ours_agrees": int(np.count_nonzero(ours & ~theirs)),
-                "only_theirs_agrees": int(np.count_nonzero(theirs & ~ours)),
-            }
-        )
-    return found
 
 
 def warn_of_few_rows(targets: Targets, parameters: int, report: dict[str, Any]) -> None:
@@ -118,6 +99,14 @@ def warn_of_few_rows(targets: Targets, parameters: int, report: dict[str, Any]) 
 def _guard(network: PolynomialNetwork, x: Array) -> list[dict[str, list[float]]]:
     """Box of each hidden layer's pre-activations over the rows: where the polynomials were fitted."""
     return [{"low": z.min(axis=0).tolist(), "high": z.max(axis=0).tolist()} for z in network.preactivations(x)[:-1]]
+
+
+def _proved_guard(network: PolynomialNetwork, domain: tuple[float, float]) -> list[dict[str, list[float]]]:
+    """Box of each hidden layer's pre-activations over a stated input domain, by interval arithmetic."""
+    low, high = domain
+    box = Box(np.full(network.n_in, low), np.full(network.n_in, high), "proved")
+    ranges = Ranges.proved(network, box)
+    return [{"low": found.low.tolist(), "high": found.high.tolist()} for found in ranges.preactivations]
 
 
 def unit_report(problem: Problem) -> list[dict[str, int]]:

@@ -18,6 +18,7 @@ from deploy.progress import SILENT, Progress
 from fhe.network import PolynomialNetwork
 from fhe.options import CkksOptions
 from fhe.separation.agreement import search_agreement
+from fhe.separation.baselines import fit_baselines
 from fhe.separation.candidates import climb, finish, fit_candidates
 from fhe.separation.distill import distill
 from fhe.separation.exactness import fit_exactly
@@ -44,11 +45,13 @@ class Separation:
     network : the polynomial network.
     report : everything that people are told, JSON only; "fit" names the fit that was kept.
     certificates : file of each certificate by name.
+    baselines : tables of the usual replacements by name, where they were asked for.
     """
 
     network: PolynomialNetwork
     report: Mapping[str, Any]
     certificates: Mapping[str, bytes] = field(default_factory=dict)
+    baselines: Mapping[str, tuple[Array, ...]] = field(default_factory=dict)
 
     @property
     def fit(self) -> str:
@@ -97,7 +100,8 @@ def _separate(
         last = LastLayer.behind(model, x, degree=max(network.degrees[-1], options.degree), before=network)
         reach = coefficient_reach(last.lift, last.anchor, targets)
     add_evidence(model, network, x, targets, options, report, certificates, coefficient_move=reach)
-    return Separation(network, report, certificates)
+    baselines = fit_baselines(model, x) if options.baselines and model.activations else {}
+    return Separation(network, report, certificates, baselines)
 
 
 def _fit_network(

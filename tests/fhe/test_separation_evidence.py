@@ -65,10 +65,36 @@ def test_every_baseline_takes_any_layer(rng, name):
     assert np.isfinite(network.logits(x)).all()
 
 
-def test_the_report_has_the_baselines_when_asked(rng):
+def test_a_bundle_compares_baselines_on_the_rows_it_is_judged_on(rng):
+    from fhe.deployment import CkksDeployment, convert_model
+
     model = make_mlp(rng)
-    report = run(model, rng.normal(size=(60, 4)), baselines=True, fit="least-squares").report
-    assert {row["replacement"] for row in report["baselines"]} == set(BASELINES)
+    x = rng.normal(size=(60, 4))
+    options = CkksOptions(baselines=True, fit="least-squares")
+    deployment = convert_model(model, x, options, rng=np.random.default_rng(0))
+    again = CkksDeployment.from_files(deployment.files(), model)
+    assert again.files() == deployment.files()
+    held = rng.normal(size=(50, 4))
+    panel = next(p for p in again.panels(held) if p.title.startswith("Usual"))
+    rows = {row[0]: dict(zip(panel.data["columns"], row, strict=True)) for row in panel.data["rows"]}
+    assert set(rows) == set(BASELINES)
+    # least squares, unit by unit, is what was kept here
+    assert rows["least squares 2, unit"]["lead"] == 0.0
+    assert rows["square"]["low"] <= rows["square"]["agreement"] <= rows["square"]["high"]
+
+
+def test_rows_outside_the_calibrated_box_are_counted(rng):
+    from fhe.deployment import convert_model
+
+    model = make_mlp(rng)
+    x = rng.normal(size=(60, 4))
+    options = CkksOptions(fit="least-squares", domain=(-8.0, 8.0))
+    deployment = convert_model(model, x, options, rng=np.random.default_rng(0))
+    panel = next(p for p in deployment.panels(np.vstack([x[:3], 100 * x[:1]])) if "outside" in p.title)
+    assert panel.caption.startswith("1 of 4 rows")
+    proved = deployment.report["proved_guard"][0]
+    z = deployment.network.preactivations(rng.uniform(-8, 8, size=(200, 4)))[0]
+    assert (z >= proved["low"]).all() and (z <= proved["high"]).all()
 
 
 # Rounding
