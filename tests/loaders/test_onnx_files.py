@@ -359,6 +359,17 @@ def test_what_is_no_relu_chain_is_refused(model: onnx.ModelProto, pattern: str) 
         deploy.load(model)
 
 
+def test_a_softmax_over_several_groups_is_refused() -> None:
+    nodes = [
+        node("MatMul", ["x", "W"], ["h"]),
+        node("Reshape", ["h", "shape"], ["pairs"]),
+        node("Softmax", ["pairs"], ["y"], axis=2),
+    ]
+    constants = {"W": np.ones((3, 6), np.float32), "shape": np.array([-1, 3, 2])}
+    with pytest.raises(LoadError, match="several groups a row"):
+        deploy.load(make(nodes, constants=constants))
+
+
 def test_a_second_activation_on_one_layer_is_a_branch() -> None:
     with pytest.raises(LoadError, match=r"Abs.*branches off"):
         deploy.load(chain(RELU, node("Abs", ["h"], ["second"]), outputs=["y", "second"]))
