@@ -170,9 +170,8 @@ def main() -> int:
             for server in (one, two):
                 callers.upload(server.url)
                 measure_capacity(server.url, callers.questions, seconds=3, callers=4)  # every worker loads its keys
-            overhead = measure_overhead(
-                one.url, callers, bare_runtime(models[0], callers, folder), arguments.rounds
-            )
+            bare = bare_runtime(models[0], callers, folder)
+            overhead = measure_overhead(one, callers, bare, arguments.rounds)
             rates: dict[str, list[float]] = {"one": [], "two": []}
             for _ in range(4):
                 for label, server in (("one", one), ("two", two)):

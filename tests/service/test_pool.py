@@ -84,26 +84,32 @@ def test_keys_spread_over_workers_and_a_lost_worker_moves_only_its_own() -> None
 
 
 def test_requests_of_a_key_go_to_the_worker_that_holds_it(standin, tmp_path) -> None:
-    keys = [stored(tmp_path) for _ in range(6)]
+    keys: list[tuple[str, Path]] = []
+    while sorted(preferred_worker(key_id, [0, 1]) for key_id, _ in keys) != [0, 0, 0, 1, 1, 1]:
+        keys = [stored(tmp_path) for _ in range(6)]
 
-    async def work(pool: WorkerPool) -> None:
+    async def work(pool: WorkerPool) -> set[int]:
+        held = set()
         for _ in range(5):
             for key_id, path in keys:
-                await pool.submit(*question(key_id, path), key_id=key_id, timeout_s=60)
+                reply = await pool.submit(*question(key_id, path), key_id=key_id, timeout_s=60)
+                held.add(len(reply.header["keys"]))
+        return held
 
-    _, watcher = with_pool(work)
+    held, watcher = with_pool(work, steal_after_s=60.0)
     assert watcher.cached.count(False) == len(keys)  # each key was loaded once, by one worker
+    assert max(held) == 3  # and each worker has its half
 
 
 def test_request_that_waits_too_long_for_its_worker_is_taken_by_an_idle_one(standin, tmp_path) -> None:
     key_id, path = stored(tmp_path)
 
     async def work(pool: WorkerPool) -> list[Reply]:
-        ask = [pool.submit(*question(key_id, path), key_id=key_id, timeout_s=60) for _ in range(6)]
+        ask = [pool.submit(*question(key_id, path), key_id=key_id, timeout_s=60) for _ in range(2)]
         return list(await asyncio.gather(*ask))
 
-    replies, watcher = with_pool(work, model={"seconds": 0.4}, steal_after_s=0.05)
-    assert len(replies) == 6
+    replies, watcher = with_pool(work, model={"seconds": 1.5}, steal_after_s=0.1)
+    assert len(replies) == 2
     assert watcher.cached.count(False) == 2  # the second worker loaded it too
 
 
