@@ -23,6 +23,10 @@ __all__ = ["Rails", "Summing", "add_summing_rows", "plan_summing"]
 _PAD_ROUNDING = 1e-13
 """A pad below this share of the total is rounding, not a part."""
 
+_WEIGHT_ROUNDING = 1e-16
+"""The same for a weight: against the layer's largest it is below the rounding of the sum (some trained networks hold
+weights of 1e-33, resistors of 1e37 ohm)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rails:
@@ -70,6 +74,7 @@ def add_summing_rows(
 ) -> Array:
     """Add the summing nodes of a layer, named `names`, with their resistors; gives the nodes (rows,)."""
     rows, _ = weight.shape
+    weight = np.where(np.abs(weight) > _WEIGHT_ROUNDING * np.abs(weight).max(initial=0.0), weight, 0.0)
     nodes = wires.nodes(names, origins("sum", rows, layer=layer, unit=np.arange(rows)))
     i, j = np.nonzero(weight)
     if i.size:

@@ -46,7 +46,8 @@ def coupled_net(seed: int, model: DiodeModel, n: int = 8) -> Circuit:
     celsius=st.sampled_from([-40.0, 27.0, 125.0]),
 )
 def test_every_solution_satisfies_kirchhoff_and_its_diodes(seed: int, model: DiodeModel, celsius: float) -> None:
-    """Currents are 1e-3 A, loops of ideal diodes to 1e-11 V over 1 kohm. A near-ideal diode of 1 mA has 40 S, so a rounding of 1e-15 V is 4e-14 A there."""
+    """Currents are 1e-3 A; loops of ideal diodes are solved to 1e-11 V over 1 kohm; a near-ideal diode of 1 mA has
+    40 S, so a rounding of 1e-15 V is 4e-14 A there."""
     circuit = coupled_net(seed, model)
     x = np.random.default_rng(seed).uniform(-5, 5, (6, 2))
     found = plan_circuit(circuit, Conditions(celsius=celsius)).solve(x)
