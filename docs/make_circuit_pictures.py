@@ -142,7 +142,9 @@ def draw_cell(sheet: Sheet, x: float, y: float, *, rail: str = "rail") -> None:
 
 def picture_cell(deployment: CircuitDeployment, ideal: CircuitDeployment) -> None:
     """The cell, and what it does: with 1N4148 and its rail, without the rail, and ideally."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.6), width_ratios=[1.25, 1], gridspec_kw={"wspace": 0.3})
+    figure, (left, right) = plt.subplots(
+        1, 2, figsize=(11, 3.6), width_ratios=[1.25, 1], gridspec_kw={"wspace": 0.3}
+    )
     sheet = Sheet(left)
     sheet.port(-0.4, 0, "sum of the row")
     sheet.wire((-0.4, 0), (0, 0))
