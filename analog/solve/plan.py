@@ -104,6 +104,16 @@ class _Stage:
     by_y: Any
     laws: tuple[PortLaws, ...]
 
+    def with_junctions(self, junctions: Junctions) -> _Stage:
+        """The same stage with other numbers of the diodes (all of the circuit's)."""
+        bounds = ((0, self.singles), *self.blocks)
+        diodes = [self.ports[start:stop] for start, stop in bounds]
+        laws = tuple(
+            PortLaws(junctions.take(ports[ports < len(junctions.slope)]), law.amplifiers)
+            for ports, law in zip(diodes, self.laws, strict=True)
+        )
+        return replace(self, laws=laws)
+
 
 @dataclass(frozen=True, eq=False)
 class NativePlan:
@@ -116,6 +126,15 @@ class NativePlan:
     unknowns: _Affine
     read: _Affine
     n_exports: int
+
+    def at(self, conditions: Conditions) -> NativePlan:
+        """The same circuit at other conditions: diodes move, the linear analysis stays."""
+        circuit = self.circuit
+        base = Junctions.of(circuit.models, circuit.diodes.model, self.conditions)
+        moved = Junctions.of(circuit.models, circuit.diodes.model, conditions)
+        moved = moved.scale_saturation(self.junctions.saturation / base.saturation)
+        stages = tuple(stage.with_junctions(moved) for stage in self.stages)
+        return replace(self, conditions=conditions, junctions=moved, stages=stages)
 
     def outputs(self, x: Array) -> Array:
         """Outputs in the model's units for rows x (batch, n_in): (batch, n_out); rows that fail are NaN."""

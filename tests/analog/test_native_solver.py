@@ -17,8 +17,8 @@ from analog.conditions import Conditions
 from analog.conversion import design_model
 from analog.devices import BAT54, D1N4148, IDEAL, NEAR_IDEAL, DiodeModel
 from analog.options import CircuitOptions
-from analog.solve import collect_evidence, plan_circuit
-from deploy.errors import InputError
+from analog.solve import collect_evidence, plan_circuit, solve_draws
+from deploy.errors import InputError, UsageError
 
 
 def coupled_net(seed: int, model: DiodeModel, n: int = 8) -> Circuit:
@@ -189,6 +189,30 @@ def test_mismatch_scales_each_saturation_current() -> None:
     circuit = wires.build()
     volts = plan_circuit(circuit, saturation_factors=np.array([1.0, 10.0])).volts(np.zeros((1, 0)))[0]
     assert volts[a] - volts[b] == pytest.approx(D1N4148.slope_V(27.0) * np.log(10), rel=2e-2)
+
+
+def test_a_plan_moved_to_another_temperature_is_the_plan_made_there(rng) -> None:
+    circuit = coupled_net(3, D1N4148)
+    x = rng.uniform(-5, 5, (9, 2))
+    factors = rng.lognormal(size=(2, len(circuit.diodes)))
+    hot, cold = Conditions(celsius=110.0), Conditions(celsius=-30.0)
+    found = solve_draws(circuit, x, saturation_factors=factors, conditions=[cold, hot])
+    for draw, (index, conditions) in itertools.product(range(2), enumerate([cold, hot])):
+        own = plan_circuit(circuit, conditions, saturation_factors=factors[draw]).outputs(x)
+        assert np.allclose(found[draw, index], own, rtol=0, atol=1e-12)
+
+
+def test_draws_of_resistors_are_the_circuits_with_these_resistors(cascade, rng) -> None:
+    circuit = cascade([4, 5, 2])
+    x = rng.normal(size=(6, 4))
+    factors = rng.uniform(0.8, 1.2, size=(3, len(circuit.resistors)))
+    found = solve_draws(circuit, x, resistor_factors=factors)
+    assert found.shape == (3, 1, 6, 2)
+    for draw in range(3):
+        own = circuit.with_(resistors=circuit.resistors.with_(ohm=circuit.resistors.ohm * factors[draw]))
+        assert np.array_equal(found[draw, 0], plan_circuit(own).outputs(x))
+    with pytest.raises(UsageError, match="factors of shape"):
+        solve_draws(circuit, x, resistor_factors=factors[:, :-1])
 
 
 @pytest.mark.parametrize(
