@@ -17,9 +17,10 @@ from scipy.special import log_softmax
 from deploy.arrays import Array
 from fhe.separation.targets import Targets
 
-__all__ = ["Divergence", "Loss", "SquaredHinge"]
+__all__ = ["Divergence", "Loss", "Pairs", "SquaredHinge"]
 
 Pairs = tuple[Array, Array, Array, Array]
+"""Row, first class, second class and weight of each pair: (pairs,) each."""
 
 
 class Loss(Protocol):
