@@ -16,11 +16,7 @@ from deploy.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [
-    ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("[!s]*.md")),
-    *sorted((ROOT / "docs" / "reference").glob("*.md")),
-]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_example_runs(tmp_path: Path) -> None:
@@ -51,6 +47,12 @@ def test_every_link_of_ours_leads_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (page.parent / target).exists(), target
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES[1:] if page.name != "README.md"]
+    assert [page for page in pages if f"({page})" not in index] == []
 
 
 def test_the_reference_names_every_verb_and_option() -> None:
