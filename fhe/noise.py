@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -65,7 +66,8 @@ def lazy_rescale_variance(n: int) -> float:
     return n * (1 + 2 * n / 3 + 4 * n * n / 9) / 12
 
 
-def key_switch_variance(n: int, primes_bits: Sequence[float], special_bits: float) -> float:
+@lru_cache(maxsize=4096)
+def key_switch_variance(n: int, primes_bits: tuple[float, ...], special_bits: float) -> float:
     """Variance that a rotation, conjugation or relinearisation adds at scale 1, with these data primes left."""
     ratio: float = sum(4.0 ** (bits - special_bits) for bits in primes_bits)
     return n * (n * SIGMA**2 * ratio / 3) + rescale_variance(n)
@@ -73,7 +75,7 @@ def key_switch_variance(n: int, primes_bits: Sequence[float], special_bits: floa
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """How errors in one stage reach each logit; (n_out,) each, sums of squares.
+    """How errors in one stage reach each logit; (n_out,) each, or one number for the worst logit; sums of squares.
 
     Parameters
     ----------
@@ -82,9 +84,9 @@ class Sensitivity:
     values : of independent unit errors in each value that comes out.
     """
 
-    streams: Array
-    weights: Array
-    values: Array
+    streams: Array | float
+    weights: Array | float
+    values: Array | float
 
 
 def sensitivities_over(stages: Sequence[Stage], ranges: Ranges, exponents: Sequence[Array]) -> list[Sensitivity]:
@@ -209,7 +211,7 @@ def logit_sigma(
     n: int, special_bits: float, stages: Sequence[StageNoise], sensitivities: Sequence[Sensitivity]
 ) -> Array:
     """(n_out,) standard deviation of each logit's error."""
-    variance = np.zeros_like(sensitivities[0].values)
+    variance: Array | float = 0.0
     for stage, sensitivity in zip(stages, sensitivities, strict=True):
         switch = key_switch_variance(n, stage.primes_bits, special_bits)
         arriving = (

@@ -89,7 +89,7 @@ def best_chain(
 ) -> tuple[Chain, float] | None:
     """The chain of least error at ring degree n, with its largest logit sigma; None where none fits."""
     worst = [
-        Sensitivity(*(np.array([values.max()]) for values in (s.streams, s.weights, s.values)))
+        Sensitivity(float(np.max(s.streams)), float(np.max(s.weights)), float(np.max(s.values)))
         for s in sensitivities
     ]
     best: tuple[Chain, float] | None = None
@@ -98,7 +98,7 @@ def best_chain(
         noise = stage_noise(chain, shape, arrangements, positions)
         if noise is None:
             continue
-        sigma = float(logit_sigma(n, chain.bits[-1], noise, worst)[0])
+        sigma = float(logit_sigma(n, chain.bits[-1], noise, worst))
         if best is None or sigma < best[1] * (1 - 1e-9):
             best = (chain, sigma)
     return best

@@ -201,7 +201,7 @@ def _sigma(
         if not stage.square.size:
             return np.asarray(np.sqrt(spread.max(axis=0)))
         product = stream + step.weight_bits
-        switch = key_switch_variance(n, levels, special)
+        switch = key_switch_variance(n, tuple(levels), special)
         stream = float(_STREAM_BITS)
         slope = 2 * stage.square * z + stage.linear
         constants = 4.0**-step.coefficient_bits / 12 * z**4
