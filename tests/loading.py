@@ -160,4 +160,4 @@ async def _ask(http: httpx2.AsyncClient, question: Question, load: Load, due: fl
 
 def _client(url: str, connections: int) -> httpx2.AsyncClient:
     limits = httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
-    return httpx2.AsyncClient(base_url=url, timeout=300.0, trust_env=False, limits=limits)
+    return httpx2.AsyncClient(base_url=url, timeout=3600.0, trust_env=False, limits=limits)
