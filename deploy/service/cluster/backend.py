@@ -93,7 +93,7 @@ class RayBackend:
             ) from None
 
     def _deploy(self) -> Any:
-        from deploy.service.cluster.replica import RoleReplica
+        from deploy.service.cluster.replica import multiplexed_replica
 
         if not self._ray.is_initialized():
             self._ray.init(
@@ -101,7 +101,7 @@ class RayBackend:
             )
         self._serve.start(http_options={"location": "NoServer"})
         deployment = self._serve.deployment(
-            RoleReplica,
+            multiplexed_replica(),
             name="roles",
             max_ongoing_requests=_ONGOING_PER_REPLICA,
             autoscaling_config={

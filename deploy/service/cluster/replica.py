@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ray import serve
-
 from deploy.errors import DeployError
 from deploy.service.pool import PoolSettings, ServedArchive, WorkerPool
 from deploy.service.worker import error_document
 
-__all__ = ["KEYS_PER_REPLICA", "RoleReplica"]
+__all__ = ["KEYS_PER_REPLICA", "RoleReplica", "multiplexed_replica"]
 
 _log = logging.getLogger(__name__)
 KEYS_PER_REPLICA = 64
@@ -84,9 +82,8 @@ class RoleReplica:
             return {"error": error_document(error)}, b""
         return {**reply.header, "seconds": reply.worker_s}, reply.payload
 
-    @serve.multiplexed(max_num_models_per_replica=KEYS_PER_REPLICA)  # type: ignore[untyped-decorator]
     async def load_key(self, key_id: str) -> _KeyFile:
-        """Fetch a key to this node; Ray Serve remembers who has it and sends its requests here."""
+        """Fetch a key to this node."""
         data: bytes = await self._offered[key_id]
         return await asyncio.to_thread(_KeyFile, data)
 
@@ -98,3 +95,18 @@ class RoleReplica:
         if self._starting is None:
             self._starting = asyncio.create_task(self._pool.start())
         await asyncio.shield(self._starting)
+
+
+def multiplexed_replica() -> type[RoleReplica]:
+    """The replica with its keys multiplexed: Ray Serve remembers which replica holds a key and sends its requests there.
+
+    Made in a function because Ray is imported only where there is a cluster.
+    """
+    from ray import serve
+
+    class MultiplexedReplica(RoleReplica):
+        @serve.multiplexed(max_num_models_per_replica=KEYS_PER_REPLICA)  # type: ignore[untyped-decorator]
+        async def load_key(self, key_id: str) -> _KeyFile:
+            return await RoleReplica.load_key(self, key_id)
+
+    return MultiplexedReplica
