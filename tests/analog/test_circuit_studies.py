@@ -93,6 +93,38 @@ def test_more_draws_extend_a_table(deployment) -> None:
     assert len({case.id for case in many}) == 9
 
 
+def test_every_draw_is_another_circuit_and_the_same_one_again(deployment) -> None:
+    for name in ("resistor-tolerance", "diode-mismatch", "amplifier-offset"):
+        study = deployment.studies()[name]
+        first, second = itertools.islice(study.cases(study.options(), np.random.default_rng(1)), 2)
+        a, b, again = (study.vary(case.parameters) for case in (first, second, first))
+
+        def fingerprint(variation) -> bytes:
+            circuit = variation.circuit
+            factors = variation.saturation_factors
+            return b"".join(
+                column.tobytes()
+                for column in (
+                    circuit.resistors.ohm,
+                    circuit.voltage_sources.value,
+                    np.asarray(factors, dtype=float),
+                )
+            )
+
+        assert fingerprint(a) != fingerprint(b), name
+        assert fingerprint(a) == fingerprint(again), name
+
+
+def test_rows_that_fail_count_as_disagreement(deployment, rows) -> None:
+    subject = deployment.studies()["power"].subject
+    broken = np.array(rows)
+    broken[3] = np.nan
+    row = subject.judge(subject.nominal(), broken)
+    whole = subject.judge(subject.nominal(), np.delete(rows, 3, axis=0))
+    assert row["failed_rows"] == 1
+    assert row["agreement"] == pytest.approx(whole["agreement"] * (len(rows) - 1) / len(rows))
+
+
 def test_no_tolerance_changes_nothing_and_a_large_one_does(deployment, rows) -> None:
     none, large = _solve_all(deployment, "resistor-tolerance", rows, percent=(0.0, 30.0), draws=1)
     nominal = deployment.logits(rows) - deployment.model.logits(rows)
@@ -240,6 +272,12 @@ def test_settling_time_is_nan_where_the_end_is_outside() -> None:
     time = np.array([0.0, 1.0])
     assert np.isnan(settling_time(time, np.array([[0.0], [0.5]]), np.ones(1), np.array([0.1])))
     assert settling_time(time, np.ones((2, 1)), np.ones(1), np.array([0.1])) == 0.0
+
+
+def test_settling_waits_for_the_slowest_output() -> None:
+    time = np.array([0.0, 1.0, 2.0, 3.0])
+    volts = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
+    assert settling_time(time, volts, np.ones(2), np.full(2, 0.1)) == pytest.approx(1.9)
 
 
 def test_a_waveform_starts_and_ends_at_operating_points(deployment, rows, library) -> None:
