@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from deploy.errors import LoadError
 
-__all__ = ["Plan", "plan_rows", "row_shape"]
+__all__ = ["Plan", "farthest", "plan_rows", "row_shape"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,11 @@ def plan_rows(name: str, dims: Sequence[int | str] | None, width: int | None) ->
     if batch == 1 and len(shape) > 1 and shape[0] > 1:
         return [Plan((1, *shape[1:]), shape[0]), Plan(shape, 1)]
     return [Plan(shape, batch)]
+
+
+def farthest(refusals: Sequence[tuple[int, LoadError]]) -> LoadError:
+    """Of refusals with how far each reading came, the one that came farthest; the last of equals."""
+    return max(reversed(refusals), key=lambda refusal: refusal[0])[1]
 
 
 def row_shape(shape: Sequence[int]) -> tuple[int, ...]:

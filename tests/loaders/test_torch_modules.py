@@ -307,3 +307,67 @@ def test_a_convolution_needs_the_shape_of_a_row(tmp_path: Path) -> None:
         model = deploy.load(source, input_shape=(2, 8, 4))
         # float32 weights were cast exactly; both sides run in float64
         np.testing.assert_allclose(model.outputs(x.reshape(5, -1)), expected, rtol=1e-9, atol=1e-9)
+
+
+class Written(nn.Module):
+    """Two linear layers and a buffer, for forwards as people write them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 3)
+        self.register_buffer("mean", torch.randn(6))
+
+
+class FrontNormalised(Written):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = (x.view(-1, 6) / 255.0 - self.mean) / 0.5
+        return torch.log_softmax(self.b(torch.relu(self.a(x))), dim=1)
+
+
+class Reversed(Written):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1.0 - self.b(torch.clamp(-self.a(x.reshape(x.shape[0], -1)), min=0.0, max=6.0))
+
+
+class Squared(Written):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x)
+        return self.b(h * h)
+
+
+class Products(Written):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.maximum(x @ self.a.weight.t() + self.a.bias, torch.zeros(5))
+        return torch.matmul(h, self.b.weight.t())
+
+
+class Squeezed(Written):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.abs(self.a(x.unsqueeze(1)))).squeeze(1)
+
+
+@pytest.mark.parametrize("kind", [FrontNormalised, Reversed, Squared, Products, Squeezed])
+def test_forwards_as_people_write_them(kind: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = kind().eval()
+    x = np.random.default_rng(0).normal(size=(5, 6))
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x.astype(np.float32))).numpy()
+    for name, load in files(module, 6, tmp_path):
+        # the reference runs in float32
+        np.testing.assert_allclose(load().outputs(x), expected, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_a_file_that_fixes_its_batch_keeps_convolutions_row_by_row(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3)
+    ).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module, (torch.zeros(3, 1, 5, 5),), tmp_path / "conv.onnx", dynamo=False, opset_version=17
+        )
+    model = deploy.load(tmp_path / "conv.onnx")
+    assert model.input_shape == (1, 5, 5)
+    assert any("fixes the batch to 3" in note for note in model.notes)

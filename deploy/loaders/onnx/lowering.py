@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from deploy.arrays import Array
 from deploy.errors import LoadError
-from deploy.loaders.batch import Plan, plan_rows, row_shape
+from deploy.loaders.batch import Plan, farthest, plan_rows, row_shape
 from deploy.loaders.chain import Chain
 from deploy.loaders.onnx import activations, affine, endings, quantisers, relayout, windows
 from deploy.loaders.onnx.file import read_model
@@ -39,14 +39,16 @@ def lower_model(model: onnx.ModelProto, folder: Path, settings: Settings) -> Loa
     """Lower a parsed model; external data is looked for in `folder` alone."""
     graph = read_graph(model, folder)
     source = _data_input(graph)
-    refusal: LoadError | None = None
+    has_weights = any(node.op in _WEIGHTED for node in graph.nodes)
+    refusals: list[tuple[int, LoadError]] = []
     for plan in plan_rows(source.name, _stated_dims(source, settings), _first_width(graph)):
+        chain = Chain(limit=settings.max_parameters)
+        context = Context(chain, plan.batch, {source.name: chain.input(plan.shape)}, source.type, has_weights)
         try:
-            return _lower(graph, source, plan, settings)
+            return _lower(graph, context, plan)
         except LoadError as error:
-            refusal = error
-    assert refusal is not None
-    raise refusal
+            refusals.append((len(context.values), error))
+    raise farthest(refusals)
 
 
 def _stated_dims(source: Input, settings: Settings) -> tuple[int | str, ...] | None:
@@ -78,10 +80,8 @@ def _first_width(graph: Graph) -> int | None:
     return None
 
 
-def _lower(graph: Graph, source: Input, plan: Plan, settings: Settings) -> Loaded:
-    chain = Chain(limit=settings.max_parameters)
-    has_weights = any(node.op in _WEIGHTED for node in graph.nodes)
-    context = Context(chain, plan.batch, {source.name: chain.input(plan.shape)}, source.type, has_weights)
+def _lower(graph: Graph, context: Context, plan: Plan) -> Loaded:
+    chain = context.chain
     for name in graph.constants:
         context.values[name] = graph.constant(name)
     for node in graph.nodes:
@@ -113,7 +113,9 @@ def _check_batch(graph: Graph, outputs: Sequence[tuple[str, Value]], batch: int)
     for declared, (name, value) in zip(graph.outputs, outputs, strict=True):
         if isinstance(value, Signal | Tailed):
             shape = value.shape
-            if not shape or shape[0] != 1 or (declared.dims is not None and declared.dims != (batch, *shape[1:])):
+            stated = declared.dims or (batch, *shape[1:])
+            fits = all(isinstance(n, str) or n == m for n, m in zip(stated, (batch, *shape[1:]), strict=False))
+            if not shape or shape[0] != 1 or len(stated) != len(shape) or not fits:
                 raise LoadError(f"output {name} mixes the {batch} rows of a batch")
 
 

@@ -17,7 +17,7 @@ from deploy.loaders.relayout import one_row
 from deploy.loaders.relayout import relayout as relayout_moved
 from deploy.loaders.signal import Signal
 from deploy.loaders.tails import Tailed, decide, end_network, span_one_group
-from deploy.loaders.weights import check_broadcast, check_finite
+from deploy.loaders.weights import check_broadcast, check_finite, check_size
 
 __all__ = ["OPERATORS", "TAIL_OPERATORS", "Context", "Value"]
 
@@ -237,6 +237,15 @@ def _not(context: Context, arguments: Arguments) -> Value:
     return not next(iter(arguments.values()))
 
 
+@operator("zeros", "ones", "full", "zeros_like", "ones_like", "scalar_tensor")
+def _filled(context: Context, arguments: Arguments) -> Value:
+    like = arguments.get("self")
+    size = list(like.shape) if like is not None else [int(n) for n in arguments.get("size", ())]
+    check_size(math.prod(size), context.chain.limit, "the constant")
+    default = 1.0 if "(ones" in context.label else 0.0
+    return np.full(size, float(arguments.get("fill_value", arguments.get("s", default))))
+
+
 @operator("slice")
 def _slice(context: Context, arguments: Arguments) -> Value:
     axis, step = int(arguments.get("dim", 0)), int(arguments.get("step", 1))
@@ -368,7 +377,7 @@ def _batch_norm(context: Context, arguments: Arguments) -> Value:
     return (result.named(context.name),)
 
 
-@operator("conv1d", "conv2d", "conv3d", "convolution", "_convolution")
+@operator("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "_convolution_mode")
 def _convolve(context: Context, arguments: Arguments) -> Value:
     signal, weight = _signal(arguments, "input"), _weight(arguments, "weight")
     axes = weight.ndim - 2
@@ -483,8 +492,10 @@ def _abs(context: Context, arguments: Arguments) -> Value:
     return activations.absolute(context.chain, _signal(arguments, "self"), context.label)
 
 
-@operator("maximum", "minimum")
+@operator("maximum", "minimum", "max", "min")
 def _extreme(context: Context, arguments: Arguments) -> Value:
+    if "other" not in arguments:
+        raise LoadError("the largest or smallest entry of a value that depends on the input")
     signal, bound, _ = _pair(arguments)
     change = activations.maximum if "(max" in context.label else activations.minimum
     return change(context.chain, signal, bound, context.label)

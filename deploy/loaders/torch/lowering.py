@@ -9,7 +9,7 @@ import numpy as np
 
 from deploy.arrays import Array
 from deploy.errors import LoadError
-from deploy.loaders.batch import Plan, plan_rows, row_shape
+from deploy.loaders.batch import Plan, farthest, plan_rows, row_shape
 from deploy.loaders.chain import Chain
 from deploy.loaders.result import Loaded, Settings
 from deploy.loaders.signal import Signal
@@ -28,14 +28,15 @@ def lower_program(program: Program, settings: Settings) -> Loaded:
         plans = [Plan((1, *settings.input_shape), 0)]
     else:
         plans = plan_rows(program.input, program.input_dims, _first_width(program))
-    refusal: LoadError | None = None
+    refusals: list[tuple[int, LoadError]] = []
     for plan in plans:
+        chain = Chain(limit=settings.max_parameters)
+        values: dict[str, Any] = {**program.constants, program.input: chain.input(plan.shape)}
         try:
-            return _lower(program, plan, settings)
+            return _lower(program, Context(chain, plan.batch), plan, values)
         except LoadError as error:
-            refusal = error
-    assert refusal is not None
-    raise refusal
+            refusals.append((len(values), error))
+    raise farthest(refusals)
 
 
 def _first_width(program: Program) -> int | None:
@@ -51,10 +52,8 @@ def _first_width(program: Program) -> int | None:
     return None
 
 
-def _lower(program: Program, plan: Plan, settings: Settings) -> Loaded:
-    chain = Chain(limit=settings.max_parameters)
-    context = Context(chain, plan.batch)
-    values: dict[str, Any] = {**program.constants, program.input: chain.input(plan.shape)}
+def _lower(program: Program, context: Context, plan: Plan, values: dict[str, Any]) -> Loaded:
+    chain = context.chain
     _run(context, _live(program), values)
     outputs: list[tuple[str, Signal | Tailed | Array]] = []
     for name in program.outputs:
