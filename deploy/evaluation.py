@@ -70,8 +70,8 @@ def evaluate(
     }
     if dropped:
         document["dropped_overlap"] = dropped
-    coverage = bundle.interface.guard.outside(x).any(axis=1)
-    document["rows_outside_input_guard"] = int(coverage.sum())
+    document["rows_outside_input_guard"] = int(bundle.interface.guard.outside(x).any(axis=1).sum())
+    document["rows_outside_activation_guard"] = _rows_outside(bundle.activation_guard, model.preactivations(x)[:-1])
     for name in targets if targets is not None else bundle.targets:
         deployment = bundle.deployment(name)
         try:
@@ -81,6 +81,14 @@ def evaluate(
         except DeployError as error:
             raise error.at(f"target {name}") from None
     return document
+
+
+def _rows_outside(guard: Mapping[str, Any], preactivations: Sequence[Array]) -> int:
+    """How many rows leave the calibrated boxes of the hidden layers (batch, units) each."""
+    inside = np.ones(len(preactivations[0]), dtype=bool) if preactivations else np.ones(0, dtype=bool)
+    for box, values in zip(guard.get("boxes", []), preactivations, strict=False):
+        inside &= ((values >= box["low"]) & (values <= box["high"])).all(axis=1)
+    return int(np.count_nonzero(~inside))
 
 
 def _evaluate_target(

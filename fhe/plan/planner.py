@@ -326,8 +326,8 @@ def _nothing_fits(request: _Request) -> PlanError:
         have = len(options.coeff_modulus_bits) - 1
         if have < needed:
             return PlanError(
-                f"{len(request.shape.depths)} hidden layers need {needed} data primes, the chain "
-                f"{list(options.coeff_modulus_bits)} has {have}",
+                f"{len(request.shape.depths)} hidden layers need {needed - 1} levels, the chain "
+                f"{list(options.coeff_modulus_bits)} at N={degrees[-1]} has {have - 1}",
                 remedy="use a longer chain, or let the planner choose it",
             )
         return PlanError(
@@ -336,7 +336,7 @@ def _nothing_fits(request: _Request) -> PlanError:
             remedy="use larger primes, or let the planner choose them",
         )
     return PlanError(
-        f"{len(request.shape.depths)} hidden layers need {needed} data primes, which do not fit in the "
+        f"{len(request.shape.depths)} hidden layers need {needed - 1} levels, which do not fit in the "
         f"{MAX_MODULUS_BITS[degrees[-1]]} bits that the 128-bit table allows at N={degrees[-1]}",
         remedy="use a larger N" if degrees[-1] < 32768 else "use fewer layers or a lower degree",
     )

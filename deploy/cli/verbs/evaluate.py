@@ -153,6 +153,10 @@ def text(document: Json) -> str:
         lines[0] += f", {document['dropped_overlap']} left out that were calibrated on"
     if document["rows_outside_input_guard"]:
         lines.append(f"{document['rows_outside_input_guard']} rows leave the input box")
+    if document["rows_outside_activation_guard"]:
+        lines.append(
+            f"{document['rows_outside_activation_guard']} rows leave the pre-activations seen in calibration"
+        )
     return "\n".join([*lines, fidelity_table(document["targets"])])
 
 
