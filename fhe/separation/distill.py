@@ -70,6 +70,7 @@ def distill(
     threads = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
     try:
         with torch.random.fork_rng():
             torch.manual_seed(int(rng.integers(2**31)))

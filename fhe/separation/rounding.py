@@ -9,14 +9,15 @@ Axes: ``batch``, ``classes``, ``units``.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from deploy.arrays import Array
 from deploy.model import Affine
-from fhe.network import PolynomialNetwork
-from fhe.separation.lift import Lift
+from fhe.network import PolynomialNetwork, evaluate_polynomials
+from fhe.separation.lift import UnitLift
 from fhe.separation.targets import Targets, orient_logits
 
 __all__ = ["Rounding", "certify_rounding", "coefficient_reach", "round_coefficients", "round_weights"]
@@ -47,25 +48,32 @@ def certify_rounding(
     network: PolynomialNetwork, x: Array, targets: Targets, *, coefficient_move: float | None
 ) -> Rounding:
     """Sweep roundings of a network over rows x (batch, n_in), against the decisions that it keeps."""
-    margins = targets.margins(orient_logits(network.decision, network.logits(x)))
+    seen = network.preactivations(x)
+    margins = targets.margins(orient_logits(network.decision, seen[-1]))
     least = float(margins.min())
     kept = margins > 0
+
+    def keeps(logits: Array) -> bool:
+        found = targets.margins(orient_logits(network.decision, logits))
+        return bool((found > 0)[kept].all())
+
+    def rounded_coefficients_keep(bits: int) -> bool:
+        rounded = round_coefficients(network, seen[:-1], bits)
+        z = seen[0]
+        for table, after in zip(rounded.coefficients, rounded.affines[1:], strict=True):
+            z = after(evaluate_polynomials(table, z))
+        return keeps(z)
+
     return Rounding(
         logit_move=least / 2 if least > 0 else None,
         coefficient_move=coefficient_move if least > 0 else None,
-        coefficient_bits=_fewest(lambda bits: round_coefficients(network, x, bits), x, targets, kept),
-        weight_bits=_fewest(lambda bits: round_weights(network, bits), x, targets, kept),
+        coefficient_bits=_fewest(rounded_coefficients_keep),
+        weight_bits=_fewest(lambda bits: keeps(round_weights(network, bits).logits(x))),
     )
 
 
-def _fewest(rounded, x: Array, targets: Targets, kept: Array) -> int | None:  # type: ignore[no-untyped-def]
-    """Bisect, then step down while fewer bits still do: keeping decisions is nearly, not quite, monotone in bits."""
-
-    def keeps(bits: int) -> bool:
-        network = rounded(bits)
-        margins = targets.margins(orient_logits(network.decision, network.logits(x)))
-        return bool((margins > 0)[kept].all())
-
+def _fewest(keeps: Callable[[int], bool]) -> int | None:
+    """The smallest number of bits that bisection finds; more bits keep more decisions nearly, not quite, always."""
     low, high = 0, _MOST_BITS
     if not keeps(high):
         return None
@@ -78,15 +86,18 @@ def _fewest(rounded, x: Array, targets: Targets, kept: Array) -> int | None:  # 
     return high
 
 
-def round_coefficients(network: PolynomialNetwork, x: Array, bits: int) -> PolynomialNetwork:
-    """Round coefficients to multiples of 2**-bits, in units of their effect at the ends of ranges over rows x."""
+def round_coefficients(network: PolynomialNetwork, preactivations: Sequence[Array], bits: int) -> PolynomialNetwork:
+    """Round coefficients to multiples of 2**-bits, in units of their effect at the end of a unit's range.
+
+    Parameters
+    ----------
+    preactivations : of each hidden layer over the calibration rows, (batch, units).
+    """
     tables = []
-    for table, z in zip(network.coefficients, network.preactivations(x), strict=False):
+    for table, z in zip(network.coefficients, preactivations, strict=True):
         reach = np.maximum(np.abs(z).max(axis=0), 2.0**-60)
-        exponent = np.ceil(np.log2(reach))[:, None] * np.arange(table.shape[1])
-        tables.append(
-            np.ldexp(np.round(np.ldexp(table, (exponent + bits).astype(int))), (-exponent - bits).astype(int))
-        )
+        exponent = (np.ceil(np.log2(reach))[:, None] * np.arange(table.shape[1])).astype(int) + bits
+        tables.append(np.ldexp(np.round(np.ldexp(table, exponent)), -exponent))
     return PolynomialNetwork(network.affines, tuple(tables), network.decision)
 
 
@@ -100,18 +111,18 @@ def round_weights(network: PolynomialNetwork, bits: int) -> PolynomialNetwork:
     return PolynomialNetwork(affines, network.coefficients, network.decision)
 
 
-def coefficient_reach(lift: Lift, parameters: Array, targets: Targets) -> float:
-    """Largest move of every coefficient at once that cannot change a decision: min margin / |row|_1 over all pairs.
+def coefficient_reach(lift: UnitLift, parameters: Array, targets: Targets) -> float:
+    """Largest move of every parameter at once that cannot change a decision: min margin / |row|_1 over all pairs.
 
-    Exact for a lift that is linear; each row's 1-norm bounds what unit moves can do to its margin.
+    A row's 1-norm is what unit moves can do to its margin. It is ``Σ_j |W_yj - W_kj| Σ_p |q_p(z_j)|`` plus 2 for the
+    two constants: one product for each class, and no row is formed.
     """
-    point = lift.at(parameters)
-    margins = targets.margins(point.scores)
+    margins = targets.margins(lift.at(parameters).scores)
+    units = lift.weight.shape[1]
+    size = np.abs(lift.features).reshape(len(lift), lift.powers, units).sum(axis=1)
     best = np.inf
-    step = max(1, (1 << 22) // lift.size)
-    row, other = np.nonzero(targets.counts)
-    for start in range(0, len(row), step):
-        part = slice(start, start + step)
-        block = np.abs(point.rows(row[part], targets.chosen[row[part]], other[part])).sum(axis=1)
-        best = min(best, float((margins[row[part], other[part]] / block).min()))
+    for chosen in np.unique(targets.chosen):
+        mine = targets.chosen == chosen
+        norms = size[mine] @ np.abs(lift.weight - lift.weight[chosen]).T + 2.0
+        best = min(best, float((margins[mine] / norms).min()))
     return best

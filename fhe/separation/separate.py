@@ -13,6 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from deploy.arrays import Array
+from deploy.errors import UsageError
 from deploy.model import Mlp
 from deploy.progress import SILENT, Progress
 from fhe.network import PolynomialNetwork
@@ -33,7 +34,10 @@ from fhe.separation.rounding import coefficient_reach
 from fhe.separation.selection import Selection, make_folds, select_fit
 from fhe.separation.targets import Targets
 
-__all__ = ["Problem", "Separation", "separate"]
+__all__ = ["Separation", "separate"]
+
+_JITTER = 0.1
+"""Augmented rows are moved by normal noise of this share of each input's standard deviation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,10 +145,6 @@ def _fit_network(
     return network
 
 
-_JITTER = 0.1
-"""Augmented rows are moved by normal noise of this share of each input's standard deviation."""
-
-
 def _refine(
     model: Mlp,
     x: Array,
@@ -245,4 +245,7 @@ def _rows_to_judge(text: str | None, rows: int) -> Array | None:
     if text is None:
         return None
     low, high = text.split(":")
-    return np.arange(rows)[int(low or 0) : int(high) if high else rows]
+    found = np.arange(rows)[int(low or 0) : int(high) if high else rows]
+    if not len(found):
+        raise UsageError(f"selection_rows={text} names none of {rows} calibration rows", remedy="0:N counts from 0")
+    return found
