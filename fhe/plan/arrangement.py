@@ -20,10 +20,16 @@ __all__ = ["Arrangement", "arrange"]
 _KEY_SECONDS_PER_BYTE = {"latency": 2e-9, "error": 2e-9, "keys": 4e-8}
 """What a byte of keys weighs against seconds of server time."""
 
+_REQUEST_SECONDS_PER_BYTE = 5e-9
+"""What a byte of each request weighs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """How one stage sits in the slots, as far as noise and cost are concerned."""
+    """How one stage sits in the slots, as far as noise and cost are concerned.
+
+    `presented`: the client has sent the baby rotations, so they add no noise.
+    """
 
     layout: Layout
     rows_period: int
@@ -31,6 +37,7 @@ class Arrangement:
     chained: bool
     closing: bool
     streams: int
+    presented: bool = False
 
     @property
     def giants(self) -> int:
@@ -126,7 +133,7 @@ def _options(
     while babies <= layout.stride:
         chain_pays = babies > 8 or setting.objective == "keys"
         for chained in (False, True) if babies > 2 and chain_pays and not presented else (False,):
-            arrangement = Arrangement(layout, rows_period, babies, chained, stage.is_complex, streams)
+            arrangement = Arrangement(layout, rows_period, babies, chained, stage.is_complex, streams, presented)
             giants = arrangement.giants
             folds = len(arrangement.folds(setting.positions))
             shared = 0 if presented else streams * (babies - 1)
@@ -135,6 +142,7 @@ def _options(
             cost += streams * layout.stride * multiply + keys * key_s
             if first:
                 sent = streams * (babies if presented else 1)
-                cost += sent * (price("load", level, n) + price("encrypt", level, n))
+                cost += sent * price("load", level, n)
+                cost += sent * n * 8 * level * _REQUEST_SECONDS_PER_BYTE
             yield cost, arrangement
         babies *= 2

@@ -238,5 +238,7 @@ def stage_noise(
 
 
 def _baby_switches(arrangement: Arrangement) -> float:
+    if arrangement.presented:
+        return 0.0
     babies = min(arrangement.babies, arrangement.layout.stride)
     return (babies - 1) / 2 if arrangement.chained else (babies - 1) / babies

@@ -24,7 +24,7 @@ class PlanOptions(BaseModel):
         default="latency", description="what the plan makes small: server time, evaluation keys or logit error"
     )
     logit_error: float = Field(
-        default=0.016,
+        default=0.008,
         gt=0,
         description="what 8 standard deviations of a logit's error may be on typical rows; logits beyond 64 allow more",
     )
@@ -33,6 +33,8 @@ class PlanOptions(BaseModel):
     pairs: bool | None = Field(
         default=None, description="two inputs in each complex slot; None: whichever is cheaper"
     )
-    client_rotations: bool = Field(
-        default=False, description="the client sends its input rotated, which saves key switches"
+    client_rotations: bool | None = Field(
+        default=None,
+        description="the client sends its input rotated: larger requests, fewer key switches, less noise; none: where "
+        "the error asks for it",
     )

@@ -75,6 +75,7 @@ class _Draft:
     rows: int
     pairs: bool
     tile: int
+    rotated: bool
     family: Family
     arrangements: tuple[Arrangement, ...]
     answer_period: int
@@ -186,17 +187,18 @@ def _drafts(request: _Request) -> Iterator[_Draft]:
                 levels = levels_needed(request.shape, family=family)
                 if options.coeff_modulus_bits is not None:
                     levels = max(levels, len(options.coeff_modulus_bits) - 1)
-                arranged = arrange(
-                    ready[tile][0],
-                    n,
-                    positions,
-                    levels_at(request.shape, levels, family=family),
-                    early=family == "early",
-                    client_rotations=options.client_rotations,
-                    objective=options.objective,
-                )
-                if arranged is not None:
-                    yield _Draft(request, *ready[tile], n, rows, pairs, tile, family, *arranged)
+                for rotated in (False, True) if options.client_rotations is None else (options.client_rotations,):
+                    arranged = arrange(
+                        ready[tile][0],
+                        n,
+                        positions,
+                        levels_at(request.shape, levels, family=family),
+                        early=family == "early",
+                        client_rotations=rotated,
+                        objective=options.objective,
+                    )
+                    if arranged is not None:
+                        yield _Draft(request, *ready[tile], n, rows, pairs, tile, rotated, family, *arranged)
 
 
 def _typical(request: _Request, stages: Sequence[Stage], pairs: bool, tile: int) -> list[Sensitivity] | None:
@@ -227,7 +229,6 @@ def _finish(choice: _Candidate, network: PolynomialNetwork, notes: tuple[str, ..
     request = draft.request
     parameters = Parameters(poly_modulus_degree=draft.n, coeff_modulus_bits=chain.bits)
     plans = _stage_plans(choice)
-    presented = request.options.client_rotations
     exchange = Exchange(
         parameters=parameters,
         packing=request.options.packing,
@@ -237,7 +238,7 @@ def _finish(choice: _Candidate, network: PolynomialNetwork, notes: tuple[str, ..
         pairs=draft.pairs,
         input_layout=plans[0].layout,
         tile=draft.tile,
-        client_rotations=min(plans[0].babies, plans[0].layout.stride) if presented else 1,
+        client_rotations=min(plans[0].babies, plans[0].layout.stride) if draft.rotated else 1,
         input_scale_bits=chain.input_bits,
         offset=tuple(request.scaling.offset.tolist()),
         exponents=tuple(request.scaling.exponents.tolist()),

@@ -60,10 +60,19 @@ def row_bound(plan: Plan, network: PolynomialNetwork, x: Array) -> Array:
 def _stage_noise(plan: Plan) -> list[StageNoise]:
     exchange = plan.exchange
     hidden = plan.stages[:-1]
-    arrangements, streams = [], exchange.tiles
+    arrangements: list[Arrangement] = []
+    streams = exchange.tiles
     for stage in plan.stages:
         arrangements.append(
-            Arrangement(stage.layout, stage.rows_layout.period, stage.babies, stage.chained, stage.closing, streams)
+            Arrangement(
+                stage.layout,
+                stage.rows_layout.period,
+                stage.babies,
+                stage.chained,
+                stage.closing,
+                streams,
+                presented=not arrangements and exchange.client_rotations > 1,
+            )
         )
         streams = stage.streams_out
     family: Family = "merged"
