@@ -114,10 +114,11 @@ def table_fidelity(arguments: argparse.Namespace) -> None:
     for name in arguments.models:
         model, x, held_out = open_reference(name)
         print(f"{name}: {'-'.join(map(str, model.widths))}, {len(x)} calibration rows, {len(held_out)} held out")
-        for label, method in sorted(plain_feedback() | trained()):
+        for label, method in sorted(plain_feedback() | trained()) if len(arguments.methods) == len(METHODS) else []:
             kl, agreement = judge(model, method(model, x).logits(held_out), held_out)
             print(f"  {label:18s} KL {kl:.5f} agreement {agreement:.4f}")
-        for label, options in METHODS.items():
+        for label in arguments.methods:
+            options = METHODS[label]
             found, seconds = convert(model, x, **options)
             kl, agreement = judge(model, found.logits(held_out), held_out)
             low, high = agreement_interval(round(agreement * len(held_out)), len(held_out))
@@ -395,6 +396,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", choices=[*TABLES, []], default=list(TABLES))
     parser.add_argument("--models", nargs="*", choices=list(REFERENCES), default=list(REFERENCES))
+    parser.add_argument("--methods", nargs="*", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--rows", type=int, default=10_000, help="of the exactness table")
     parser.add_argument("--repeats", type=int, default=100, help="of the speed table")
     arguments = parser.parse_args()

@@ -18,7 +18,7 @@ from quantization.problem import repair_bias
 from quantization.recipe import Recipe, column_factors, quantize_rows
 from quantization.recognition import recognize_ternary
 
-__all__ = ["BiasRule", "quantize_layer", "quantize_network"]
+__all__ = ["BiasRule", "Memory", "quantize_layer", "quantize_network"]
 
 BiasRule = Literal["keep", "repair", "better"]
 """Keep the float bias, repair the mean pre-activation, or whichever gives the lower loss."""
@@ -68,13 +68,22 @@ def quantize_layer(
     return repaired if probe.loss([*done, repaired]) < probe.loss([*done, plain]) else plain
 
 
+Memory = dict[tuple[Recipe, ...], tuple[QuantizedLayer, Array]]
+"""The last layer that a run of recipes made, and what it gives behind its ReLU; for one evidence and one bias rule."""
+
+
 def quantize_network(
-    evidence: Evidence, recipes: Sequence[Recipe], *, bias: BiasRule = "better"
+    evidence: Evidence, recipes: Sequence[Recipe], *, bias: BiasRule = "better", memory: Memory | None = None
 ) -> list[QuantizedLayer]:
-    """Quantise every layer, each by its recipe."""
+    """Quantise every layer, each by its recipe; `memory` shares the first layers of plans that begin alike."""
+    memory = {} if memory is None else memory
     done: list[QuantizedLayer] = []
     seen = evidence.x
-    for recipe in recipes:
-        done.append(quantize_layer(evidence, done, recipe, seen=seen, bias=bias))
-        seen = np.maximum(done[-1](seen), 0.0)
+    for index in range(len(recipes)):
+        key = tuple(recipes[: index + 1])
+        if key not in memory:
+            layer = quantize_layer(evidence, done, recipes[index], seen=seen, bias=bias)
+            memory[key] = layer, np.maximum(layer(seen), 0.0)
+        layer, seen = memory[key]
+        done.append(layer)
     return done

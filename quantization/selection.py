@@ -16,7 +16,7 @@ import numpy as np
 from deploy.progress import SILENT, Progress
 from quantization.distillation import distill
 from quantization.evidence import Evidence
-from quantization.layerwise import BiasRule, quantize_network
+from quantization.layerwise import BiasRule, Memory, quantize_network
 from quantization.network import QuantizedLayer, QuantizedMlp
 from quantization.recipe import Recipe
 
@@ -92,19 +92,20 @@ def select(
             for rule in rules:
                 judge(f"{recipe.name}, bias {rule}", quantize_network(evidence, [recipe] * len(affines), bias=rule))
                 advance(1)
-    plans = _compare_plans(evidence, template, int8_last, rng, progress)
+    memory: Memory = {}
+    plans = _compare_plans(evidence, memory, template, int8_last, rng, progress)
     finalists = plans[: 3 if _is_small(evidence) else 1]
     widths = [_beam_width(affine.weight.shape, beam) for affine in affines]
     with progress.stage("ternary: finalists", 2 * len(finalists)) as advance:
         for plan in finalists:
-            judge(_plan_name(plan), quantize_network(evidence, plan))
+            judge(_plan_name(plan), quantize_network(evidence, plan, memory=memory))
             advance(1)
             wider = [
                 replace(recipe, beam=width if recipe.levels < 127 else 0)
                 for recipe, width in zip(plan, widths, strict=True)
             ]
             if wider != plan:
-                judge(_plan_name(wider), quantize_network(evidence, wider))
+                judge(_plan_name(wider), quantize_network(evidence, wider, memory=memory))
             advance(1)
     with progress.stage("ternary: distillation of scales", 1) as advance:
         best = min(tried, key=lambda candidate: candidate.loss)
@@ -118,13 +119,19 @@ Plan = list[Recipe]
 
 
 def _compare_plans(
-    evidence: Evidence, template: Recipe, int8_last: bool, rng: np.random.Generator, progress: Progress
+    evidence: Evidence,
+    memory: Memory,
+    template: Recipe,
+    int8_last: bool,
+    rng: np.random.Generator,
+    progress: Progress,
 ) -> list[Plan]:
     """Plans by their loss on rows that they were not made from, best first.
 
     Whole networks are compared first; where the network is small, each layer then tries the other balance in turn.
     """
     folds = _folds(evidence, rng)
+    memories: list[Memory] = [memory if train is evidence else {} for train, _ in folds]
     small = _is_small(evidence)
     depth = len(evidence.model.affines)
     losses: dict[tuple[Recipe, ...], float] = {}
@@ -132,7 +139,14 @@ def _compare_plans(
     def loss(plan: Plan) -> float:
         key = tuple(plan)
         if key not in losses:
-            losses[key] = float(np.mean([judge.loss(quantize_network(train, plan)) for train, judge in folds]))
+            losses[key] = float(
+                np.mean(
+                    [
+                        judge.loss(quantize_network(train, plan, memory=seen))
+                        for (train, judge), seen in zip(folds, memories, strict=True)
+                    ]
+                )
+            )
         return losses[key]
 
     dampings = (0.001, 0.003, 0.01, 0.03) if small else (0.003,)
