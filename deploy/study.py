@@ -40,7 +40,10 @@ class Case:
 
 
 class Study(Protocol):
-    """What ``simulate BUNDLE STUDY`` runs. Instances must be picklable."""
+    """What ``simulate BUNDLE STUDY`` runs. Instances must be picklable.
+
+    A study that measures wall time cannot give the same row twice; it says so with an attribute ``is_timed = True``.
+    """
 
     @property
     def summary(self) -> str:

@@ -46,6 +46,7 @@ class LatencyStudy:
         Column("speedup", "", "the second over the first; below 1 float32 wins"),
         Column("outcome", "", "ok, or what is missing"),
     )
+    is_timed: bool = True
 
     def cases(self, options: Any, rng: np.random.Generator) -> Iterator[Case]:
         """Every engine at every batch size."""
@@ -57,7 +58,8 @@ class LatencyStudy:
         """Time one engine on rows x (batch, n_in), repeated to the wanted batch."""
         name, batch = case.parameters["engine"], case.parameters["batch"]
         engine = build_engines(self.arithmetic)[name]
-        row = {"engine": name, "batch": batch}
+        row: dict[str, Any] = dict.fromkeys((column.name for column in self.columns), None)
+        row |= {"engine": name, "batch": batch}
         if engine.requires is not None and not engine.requires.is_met():
             return {**row, "outcome": f"{engine.requires.name} is not installed"}
         rows = np.resize(x, (batch, x.shape[1]))
