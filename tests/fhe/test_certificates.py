@@ -199,6 +199,24 @@ def test_the_working_set_reaches_the_optimum_of_the_full_program(seed):
     assert ours.distance == pytest.approx(float(np.linalg.norm(step.value)), rel=1e-5, abs=1e-6)
 
 
+def test_the_working_set_grows_to_what_is_needed_from_an_empty_one(rng):
+    model = make_mlp(rng, (4, 30, 3))
+    x = rng.normal(size=(25, 4))
+    targets = Targets.of(model.decision, model.logits(x))
+    last = LastLayer.behind(model, x, degree=2)
+    verdict = decide_separability(last.lift, targets, last.anchor, gamma=0.1)
+    assert verdict.answer == "separable"
+    near = closest_separating(last.lift, targets, last.anchor, verdict.parameters, gamma=0.1, progress=SILENT)
+    wide = last.anchor + 100 * (verdict.parameters - last.anchor)
+    wide[-3:] = 0.0
+    start = wide if targets.margins(last.lift.at(wide).scores).min() > 0.2 else 50 * near.parameters
+    far = closest_separating(last.lift, targets, last.anchor, start, gamma=0.1, progress=SILENT)
+    assert far.rounds > 1 or far.tight == near.tight
+    assert far.least_margin >= 0.1
+    # both end at the one optimum; the program is polished to 1e-10
+    assert far.distance == pytest.approx(near.distance, rel=1e-6)
+
+
 def test_the_checker_imports_nothing_of_the_solver():
     folder = Path(fhe.certificate_checker.__file__).parent
     for file in folder.glob("*.py"):

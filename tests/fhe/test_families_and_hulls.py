@@ -140,6 +140,21 @@ def test_working_sets_reach_the_optimum_over_all_rows(rng, n_out, rule, two, sha
     np.testing.assert_allclose(part, whole, atol=5e-3 * np.abs(whole).max())
 
 
+def test_the_threshold_lies_midway_between_the_hulls(rng):
+    model = make_mlp(rng, (4, 30, 2))
+    x = rng.normal(size=(30, 4))
+    last = LastLayer.behind(model, x, degree=2)
+    targets = Targets.of(model.decision, model.logits(x))
+    parameters, report = fit_hulls(last, targets, cap=1.0, two_hulls=True)
+    assert report["apart"] > 1e-3
+    assert max(report["caps"]) == 1.0
+    margins = targets.margins(last.lift.at(parameters).scores).min(axis=1)
+    least = [margins[targets.chosen == k].min() for k in (0, 1)]
+    assert min(least) > 0
+    # the nearest points are found to a relative gap of 1e-11; margins follow as its root
+    assert least[0] == pytest.approx(least[1], rel=1e-3)
+
+
 def test_soft_margin_matches_the_whole_program(rng):
     cvxpy = pytest.importorskip("cvxpy")
     model = make_mlp(rng, (4, 5, 3))
