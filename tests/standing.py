@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from deploy.model import Decision
 from deploy.service.models import ServedModel
 
 N_IN, N_OUT = 16, 10
+PATIENCE_S = 60.0
+"""Longest wait for something that must happen; generous, because nothing here measures speed."""
 
 
 def interface() -> Interface:
@@ -108,6 +111,14 @@ def running(
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def wait_until(claim: Callable[[], Any]) -> None:
+    """Return once a claim holds."""
+    end = time.monotonic() + PATIENCE_S
+    while not claim():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from deploy.envelope import HEADER_BYTES
@@ -274,7 +274,7 @@ class Service:
         raise refusal
 
     @contextlib.contextmanager
-    def upload_slot(self) -> Any:
+    def upload_slot(self) -> Iterator[None]:
         """Count an upload; raises :class:`ServiceError` (429) where too many are under way."""
         if self.uploads >= self.settings.max_uploads:
             raise ServiceError(

@@ -21,22 +21,11 @@ import httpx2
 import numpy as np
 import pytest
 from asking import Caller, refused
-from standing import N_IN, N_OUT, Running, running, served
+from standing import N_IN, N_OUT, PATIENCE_S, Running, running, served, wait_until
 
 from deploy import EncryptedClient
 from deploy.client.exchange import split_elements
 from deploy.envelope import open_envelope
-
-PATIENCE_S = 60.0
-"""Longest wait for something that must happen; generous, because nothing here measures speed."""
-
-
-def wait_until(claim: Callable[[], Any]) -> None:
-    """Return once a claim holds."""
-    end = time.monotonic() + PATIENCE_S
-    while not claim():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
 
 
 def metric(server: Running, name: str) -> float:

@@ -7,12 +7,13 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import numpy as np
 import pytest
 from asking import Caller, refused
-from standing import N_IN, N_OUT, Running, running, served
+from standing import N_IN, N_OUT, Running, running, served, wait_until
 
 from deploy import EncryptedClient
 from deploy.client.exchange import split_elements
@@ -255,13 +256,21 @@ def test_request_ids_are_given_back_or_made(caller) -> None:
 
 def test_log_is_json_lines_with_status_and_code_and_no_body(caller, server) -> None:
     caller.http.get("/v2", headers={"X-Request-Id": "look-for-me"})
-    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-    (entry,) = [line for line in lines if line.get("request_id") == "look-for-me"]
+
+    def found() -> list[dict[str, Any]]:
+        lines = server.log.read_text().rpartition("\n")[0].splitlines()
+        return [entry for entry in map(json.loads, lines) if entry.get("request_id") == "look-for-me"]
+
+    wait_until(found)  # the line follows the answer
+    (entry,) = found()
     assert entry["status"] == 200 and entry["route"] == "/v2" and entry["event"] == "request"
 
 
 def test_metrics_are_on_a_port_of_their_own(caller, server) -> None:
     caller.infer()
+    wait_until(
+        lambda: 'deploy_requests_total{code="200",model="toy-standin"' in httpx2.get(server.metrics_url).text
+    )
     text = httpx2.get(server.metrics_url).text
     assert re.search(r'deploy_requests_total\{code="200",model="toy-standin",target="standin"\} [1-9]', text)
     for name in ("deploy_queue_depth", "deploy_workers_busy", "deploy_keys_stored", "deploy_key_bytes"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,6 @@ from deploy.service.worker import error_document
 
 __all__ = ["KEYS_PER_REPLICA", "RoleReplica", "multiplexed_replica"]
 
-_log = logging.getLogger(__name__)
 KEYS_PER_REPLICA = 64
 
 
