@@ -1,0 +1,138 @@
+"""Run each peer in an environment of its own, made where it is missing, or give the exact reason why it does not run.
+
+A peer is a script that takes the folder of one network (``square.onnx`` and ``square.npz``) and prints one JSON line.
+All of them run the network with its squares completed, ``W2' (W1' x + b1')² + b2'``: one product, one square, one
+product, which every library can express.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deploy.arrays import Array
+from fhe.network import PolynomialNetwork
+
+HERE = Path(__file__).parent
+LEAST_SQUARE_COEFFICIENT = 0.02
+"""Units whose curvature is smaller get this much: completing the square divides by it."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One library: what to install, with which Python, and the script that runs it."""
+
+    name: str
+    packages: tuple[str, ...]
+    script: str
+    python: str = f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+PEERS = (
+    Peer("HElayers", ("pyhelayers==1.5.5.4", "onnx"), "helayers_square.py"),
+    # its wheel is tagged for any Python 3 and holds a module for CPython 3.10 only
+    Peer("OpenFHE", ("openfhe==1.6.1.0.22.4", "numpy"), "openfhe_square.py", "python3.10"),
+)
+
+
+def square_form(network: PolynomialNetwork) -> dict[str, Array]:
+    """Arrays w1, b1, w2, b2 of ``w2 (w1 x + b1)² + b2``; tiny curvatures are raised so that the offset stays bounded."""
+    first, last = network.affines
+    linear, square = network.coefficients[0][:, 1], network.coefficients[0][:, 2]
+    square = np.where(np.abs(square) < LEAST_SQUARE_COEFFICIENT, LEAST_SQUARE_COEFFICIENT, square)
+    offset = linear / (2 * square)
+    root = np.sqrt(np.abs(square))
+    return {
+        "w1": first.weight * root[:, None],
+        "b1": (first.bias + offset) * root,
+        "w2": last.weight * np.sign(square),
+        "b2": last.bias - last.weight @ (square * offset**2),
+    }
+
+
+def write_network(folder: Path, network: PolynomialNetwork, x: Array) -> None:
+    """``square.npz`` with the arrays and rows, ``square.onnx`` with the same chain."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    arrays = square_form(network)
+    np.savez(folder / "square.npz", x=x, **arrays)
+    names = {name: numpy_helper.from_array(value.astype(np.float32), name) for name, value in arrays.items()}
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["z"], transB=1),
+        helper.make_node("Mul", ["z", "z"], ["h"]),
+        helper.make_node("Gemm", ["h", "w2", "b2"], ["logits"], transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "square",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, x.shape[1]])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, len(arrays["b2"])])],
+        list(names.values()),
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), folder / "square.onnx")
+
+
+def run_peers(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds, error and settings of each peer on 784-128-10 and 64-32-10, or why there are none."""
+    from ckks import least_squares
+
+    found: dict[str, Any] = {}
+    for peer in PEERS:
+        try:
+            python = _environment(peer)
+        except RuntimeError as error:
+            found[peer.name] = {"does_not_run": str(error)}
+            continue
+        for name in ("784-128-10", "64-32-10"):
+            network, _, held_out = least_squares(name)
+            with tempfile.TemporaryDirectory() as folder:
+                write_network(Path(folder), network, held_out[:1])
+                found[f"{peer.name} {name}"] = _run(python, peer, folder)
+    return found
+
+
+def _environment(peer: Peer) -> Path:
+    """The interpreter of the peer's environment; raises RuntimeError with the reason."""
+    program = shutil.which(peer.python)
+    if program is None:
+        raise RuntimeError(f"{peer.python} is not installed")
+    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "relu-deploy-peers" / peer.name.lower()
+    python = root / "bin" / "python"
+    ready = root / "ready"
+    if not ready.exists():
+        for command in (
+            [program, "-m", "venv", str(root)],
+            [str(python), "-m", "pip", "install", "-q", *peer.packages],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command[1:4])}: {_last_line(done.stderr)}")
+        ready.touch()
+    return python
+
+
+def _run(python: Path, peer: Peer, folder: str) -> dict[str, Any]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [str(python), str(HERE / peer.script), folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        return {"does_not_run": _last_line(done.stderr) or f"exit code {done.returncode}"}
+    document: dict[str, Any] = json.loads(lines[-1])
+    return document
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
