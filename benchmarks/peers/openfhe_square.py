@@ -61,7 +61,7 @@ def product(ciphertext, diagonals, babies, folds):
     for group in reversed(diagonals):
         if total is not None:
             total = cc.EvalRotate(total, babies)
-        for plain, one in zip(group, rotated):
+        for plain, one in zip(group, rotated, strict=True):
             if plain is not None:
                 term = cc.EvalMult(one, plain)
                 total = term if total is None else cc.EvalAdd(total, term)
