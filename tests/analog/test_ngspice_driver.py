@@ -40,7 +40,7 @@ def test_one_copy_of_the_library_is_opened_once_per_process(ngspice: Library) ->
 
 
 def test_values_come_and_go_with_all_their_digits(ngspice: Library) -> None:
-    value = 0.1 + 0.2
+    value = 0.12345678901234567
     with ngspice.circuit(DIODE) as circuit:
         circuit.alter({"v1": value})
         found = circuit.analyse("op", ["in"])
@@ -199,7 +199,9 @@ def test_a_floating_node_fails_by_name(ngspice: Library) -> None:
 def test_a_loop_of_sources_fails_by_name_though_ngspice_returns_zero(ngspice: Library) -> None:
     with ngspice.circuit("* loop\nv1 in 0 1\nv2 in 0 2\nr1 in 0 1k\n.op\n.end") as circuit:
         found = circuit.analyse("op", ["in"])
-        assert ngspice.vector("in") is None
+        circuit.make_current()
+        ngspice.command("op")
+        assert ngspice.vector("in") is None, "a vector of length 0 with a NULL pointer is there"
     assert found.vectors == {}
     assert found.complaint is not None
     assert found.complaint.cause == "v1 closes a loop of voltage sources (singular matrix)"
