@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from fhe.plan.options import PlanOptions
 
@@ -12,6 +12,16 @@ __all__ = ["CkksOptions", "Family", "Fit"]
 
 Family = Literal["shared", "per-unit", "head"]
 Fit = Literal["auto", "least-squares", "anchored", "kl", "soft", "rch", "nu", "exact"]
+
+
+def _whole_number(value: object) -> object:
+    """Take "4" for 4: the command hands over text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def _two_ends(value: object) -> object:
+    """Take "0:1" for (0, 1)."""
+    return value.split(":") if isinstance(value, str) else value
 
 
 class CkksOptions(PlanOptions):
@@ -24,7 +34,9 @@ class CkksOptions(PlanOptions):
         description="shared: one polynomial for a whole layer, as in arXiv 2605.22237; per-unit: one for each "
         "hidden unit, at the same encrypted cost; head: per unit and output (the output weights are fitted too)",
     )
-    degree: Literal[2, 4, 6] = Field(2, description="degree of the polynomials; 4 and 6 cost one level more")
+    degree: Annotated[Literal[2, 4, 6], BeforeValidator(_whole_number)] = Field(
+        2, description="degree of the polynomials; 4 and 6 cost one level more"
+    )
     fit: Fit = Field(
         "auto",
         description="auto: least squares, kl and hinge candidates by cross-validation, keeping least squares where "
@@ -55,7 +67,8 @@ class CkksOptions(PlanOptions):
     augment: bool = Field(
         False, description="fit on small perturbations of the calibration rows too (labels are free)"
     )
-    domain: tuple[float, float] | None = Field(
-        None, description="the box every input lies in, if you can promise one, for bounds that are proved"
+    domain: Annotated[tuple[float, float] | None, BeforeValidator(_two_ends)] = Field(
+        None,
+        description="low:high, the box every input lies in, if you can promise one, for bounds that are proved",
     )
     baselines: bool = Field(False, description="also fit and print the usual polynomial replacements")

@@ -243,3 +243,37 @@ def test_the_search_stops_at_the_cheapest_that_is_enough(rng):
     assert hard.report["agreement_search"]["reached"] == max(reached)
     if max(reached) < 1.0:
         assert any("not reached" in warning for warning in hard.report["warnings"])
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    "text,field,value",
+    [
+        ("ckks.degree=4", "degree", 4),
+        ("ckks.domain=0:1", "domain", (0.0, 1.0)),
+        ("ckks.domain=[0,1]", "domain", (0.0, 1.0)),
+        ("ckks.selection_rows=6000:8000", "selection_rows", "6000:8000"),
+        ("ckks.agreement=0.99", "agreement", 0.99),
+        ("ckks.baselines=true", "baselines", True),
+        ("ckks.fit=exact", "fit", "exact"),
+    ],
+)
+def test_options_are_read_from_the_command(text, field, value):
+    import fhe
+    from deploy.options import parse_options
+
+    assert getattr(parse_options({"ckks": fhe.target}, sets=[text])["ckks"], field) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["ckks.degree=5", "ckks.degree=two", "ckks.domain=1", "ckks.agreement=2", "ckks.fit=exakt"]
+)
+def test_options_out_of_range_are_refused(text):
+    import fhe
+    from deploy.errors import UsageError
+    from deploy.options import parse_options
+
+    with pytest.raises(UsageError):
+        parse_options({"ckks": fhe.target}, sets=[text])
