@@ -53,3 +53,9 @@ def test_the_error_is_within_half_a_step_of_the_series(series, worst, cascade) -
     rounded = round_resistors(circuit, series)
     change = np.abs(rounded.resistors.ohm / circuit.resistors.ohm - 1).max()
     assert change == rounding_error(circuit, series)
+
+
+def test_a_negative_resistor_stays_negative(cascade) -> None:
+    circuit = cascade([2, 2])
+    negative = circuit.with_(resistors=circuit.resistors.with_(ohm=-circuit.resistors.ohm))
+    assert (round_resistors(negative, "E12").resistors.ohm < 0).all()
