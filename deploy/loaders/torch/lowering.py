@@ -14,11 +14,15 @@ from deploy.loaders.chain import Chain
 from deploy.loaders.result import Loaded, Settings
 from deploy.loaders.signal import Signal
 from deploy.loaders.tails import Tailed, close_tail, mid_network
-from deploy.loaders.torch.aten import OPERATORS, TAIL_OPERATORS, Context, Value
+from deploy.loaders.torch import activations, affine, endings, relayout
 from deploy.loaders.torch.patterns import join_activations
 from deploy.loaders.torch.program import Call, Program, Reference
+from deploy.loaders.torch.table import OPERATORS, TAIL_OPERATORS, Context, Value
 
 __all__ = ["lower_program"]
+
+_TABLES = (activations, affine, endings, relayout)
+"""The modules that fill the table of operators when they are imported."""
 
 
 def lower_program(program: Program, settings: Settings) -> Loaded:
@@ -132,7 +136,7 @@ def _evaluate(context: Context, call: Call, values: dict[str, Any]) -> tuple[Val
         tail = next((value for value in arguments.values() if isinstance(value, Tailed)), None)
         if tail is not None:
             raise mid_network(tail)
-    context.label = call.label
+    context.label, context.op = call.label, call.op.rstrip("_")
     result = operator(context, arguments)
     return result if isinstance(result, tuple) else (result,)
 
