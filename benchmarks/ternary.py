@@ -126,18 +126,18 @@ def table_fidelity(arguments: argparse.Namespace) -> None:
                 f"  {label:18s} KL {kl:.5f} agreement {agreement:.4f} [{low:.4f}, {high:.4f}] "
                 f"bits {found.bits_per_weight:.2f} int{found.report['integer']['activation_bits']} {seconds:.1f} s"
             )
-            if label in ("auto", "auto, no beam"):
-                spread = np.array(
-                    [
-                        judge(model, convert(model, x[rows], **options)[0].logits(held_out), held_out)
-                        for rows in subsets(len(x))
-                    ]
-                )
-                line += (
-                    f"; subsets: KL mean {spread[:, 0].mean():.5f} sd {spread[:, 0].std(ddof=1):.5f} max {spread[:, 0].max():.5f}, "
-                    f"agreement mean {spread[:, 1].mean():.4f} min {spread[:, 1].min():.4f}"
-                )
             print(line, flush=True)
+            if label not in ("auto", "auto, no beam"):
+                continue
+            spread = []
+            for rows in subsets(len(x)):
+                spread.append(judge(model, convert(model, x[rows], **options)[0].logits(held_out), held_out))
+                kl, agreement = np.array(spread).T
+                print(
+                    f"  {'':18s} {len(spread)} subsets: KL mean {kl.mean():.5f} sd {kl.std():.5f} max {kl.max():.5f}, "
+                    f"agreement mean {agreement.mean():.4f} min {agreement.min():.4f}",
+                    flush=True,
+                )
 
 
 def plain_feedback() -> set[tuple[str, Callable[[Mlp, np.ndarray], QuantizedMlp]]]:
