@@ -109,6 +109,18 @@ def test_client_archive_holds_no_weight_and_server_archive_no_key(models, digits
         assert not any(sample in server_contents for sample in samples if len(set(sample)) > 8)
 
 
+def streams_of(envelope: bytes) -> list[bytes]:
+    """The streams in one of the target's own envelopes: their number, then a size each, then they."""
+    count = int.from_bytes(envelope[12:16], "little")
+    sizes = struct.unpack_from(f"<{count}Q", envelope, ENVELOPE_BYTES)
+    streams, at = [], ENVELOPE_BYTES + 8 * count
+    for size in sizes:
+        streams.append(envelope[at : at + size])
+        at += size
+    assert at == len(envelope)
+    return streams
+
+
 class Forger:
     """Makes requests whose every checksum is right, around streams that are not."""
 
@@ -119,12 +131,12 @@ class Forger:
         files = read_archive(models[0].client_archive, role="client").files
         role = deploy.targets()["ckks"].client(files)
         self.scope = role.limits.key_scope
-        self.stream = role.encrypt(np.full((1, 64), 0.5), self.keys.secret)[ENVELOPE_BYTES + 8 :]
+        self.stream, *self.others = streams_of(role.encrypt(np.full((1, 64), 0.5), self.keys.secret))
 
     def send(self, *streams: bytes, payload: bytes | None = None) -> httpx2.Response:
         """Ask with forged streams, or with a forged payload."""
         if payload is None:
-            payload = pack(Kind.REQUEST, self.scope, streams)
+            payload = pack(Kind.REQUEST, self.scope, [*streams, *(self.others if streams else ())])
         key_id = bytes.fromhex(self.keys.key_id)
         element = seal(payload, kind="request", scope=scope_hash(self.scope), key_id=key_id)
         data = len(element).to_bytes(4, "little") + element
@@ -181,7 +193,7 @@ def test_hostile_stream_is_a_4xx_with_code_and_hint(forger, at, new) -> None:
 
 @pytest.mark.parametrize("change", ["empty", "cut", "longer", "none", "many", "zeros", "noise"])
 def test_hostile_payload_is_a_4xx_with_code_and_hint(forger, rng, change) -> None:
-    right = pack(Kind.REQUEST, forger.scope, [forger.stream])
+    right = pack(Kind.REQUEST, forger.scope, [forger.stream, *forger.others])
     found = {
         "empty": lambda: forger.send(payload=b""),
         "cut": lambda: forger.send(payload=right[: len(right) // 2]),
@@ -196,7 +208,7 @@ def test_hostile_payload_is_a_4xx_with_code_and_hint(forger, rng, change) -> Non
 
 def test_secret_key_is_refused_and_erased_whatever_it_is_wrapped_in(forger, server) -> None:
     secret = forger.keys.secret
-    stream = secret[ENVELOPE_BYTES + 8 :]
+    (stream,) = streams_of(secret)
     for data in (secret, stream, pack(Kind.EVALUATION_KEYS, forger.scope, [stream])):
         path = f"/v2/keys/{hashlib.sha256(data).hexdigest()}"
         assert refused(forger.http.put(path, content=data))[0] == 422
@@ -242,7 +254,7 @@ def test_ciphertext_under_another_key_is_refused(forger, server) -> None:
     with EncryptedClient(server.url) as other:
         keys = other.upload_keys()
         assert keys is not None
-        payload = pack(Kind.REQUEST, forger.scope, [forger.stream])
+        payload = pack(Kind.REQUEST, forger.scope, [forger.stream, *forger.others])
         element = seal(
             payload, kind="request", scope=scope_hash(forger.scope), key_id=bytes.fromhex(forger.keys.key_id)
         )
