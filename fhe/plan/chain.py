@@ -27,6 +27,9 @@ FAMILIES: tuple[Family, ...] = ("merged", "split", "early")
 _PRIME_SLACK = 1e-3
 """Primes are a little smaller than the power of two that their length stands for."""
 
+_PRIME_MARGIN_BITS = 8
+"""Primes that are 1 modulo 2N are few below 2N * 2**7: shorter ones are not planned with."""
+
 _LAZY_STREAM_BITS = 33
 
 _HEADROOM_BITS = 2
@@ -107,7 +110,7 @@ def best_chain(
 def _candidates(n: int, shape: Shape, family: Family) -> Iterator[Chain]:
     budget = MAX_MODULUS_BITS[n]
     hidden = len(shape.depths)
-    smallest = n.bit_length() + 1
+    smallest = n.bit_length() + _PRIME_MARGIN_BITS
     extra = sum(depth - 1 for depth in shape.depths)
     for last in (60, 57, 54, 50, 45, 40):
         for special in sorted({last, min(last + 3, MAX_PRIME_BITS), MAX_PRIME_BITS}):

@@ -33,7 +33,7 @@ _COEFFICIENT_BITS = 24
 """Least scale of a unit's polynomial coefficients."""
 
 _PRIME_BITS = 60
-_SMALL_PRIME_BITS = 20
+_SMALL_PRIME_BITS = 22
 _INPUT_BITS = 24
 _STREAM_BITS = 36
 """Scale that every hidden value comes out at."""
