@@ -15,7 +15,7 @@ from deploy.cli.main import run
 from deploy.dataset import Calibration, HeldOut, check_disjoint, row_hashes
 from deploy.demo import CALIBRATION, HELD_OUT, MODEL
 from deploy.loaders import load
-from deploy.registry import target_names
+from deploy.registry import target, target_names
 
 
 def test_the_demo_takes_every_target_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,6 +30,18 @@ def test_the_demo_takes_every_target_through(tmp_path: Path, capsys: pytest.Capt
     assert Bundle.read(document["bundle"]).targets == tuple(sorted(target_names()))
     page = Path(document["report"]).read_text(encoding="utf-8")
     assert all(f"<h2>{name}</h2>" in page for name in target_names())
+
+
+def test_the_demo_converts_once_more_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = target_names()[0]
+    option = next(iter(target(name).options.model_fields))
+    value = target(name).options.model_fields[option].default
+    setting = f"{name}.{option}={value}"
+    assert run(["demo", "-o", str(tmp_path / "d"), "--real", "1", "--also", setting, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    label = f"{name} ({option}={value})"
+    assert document["evaluate"][label]["agreement"] == document["evaluate"][name]["agreement"]
+    assert document["convert"][label]["calibration_agreement"] > 0.9
 
 
 def test_the_demo_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +28,11 @@ def run(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the bundle and the report go.")
     ] = Path("relu-deploy-demo"),
-    real: Annotated[int, typer.Option("--real", metavar="N", min=1, help="Rows of each real run.")] = 10,
+    real: Annotated[int, typer.Option("--real", metavar="N", min=1, help="Rows of each real run.")] = 20,
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--also", metavar="T.OPTION=VALUE", help="Convert once more with this option; repeatable."),
+    ] = None,
     force: Force = False,
 ) -> Json:
     """Convert, evaluate with real runs, and draw the report."""
@@ -48,6 +53,13 @@ def run(
         found = _evaluate(bundle, name, real=real, missing=missing, progress=progress)
         bundle.write_report(merge_report(Bundle.read(bundle_path).report(), found))
         evaluated["targets"].update(found["targets"])
+    for setting in also or []:
+        name = setting.partition(".")[0]
+        path = output / f"digits-{re.sub('[^a-z0-9]+', '-', setting.lower())}.bundle"
+        label = f"{name} ({setting.removeprefix(f'{name}.')})"
+        converted[label] = _convert(path, force=force, missing=missing, progress=progress, setting=setting)[name]
+        found = _evaluate(Bundle.read(path), name, real=real, missing=missing, progress=progress)
+        evaluated["targets"][label] = found["targets"][name]
     document = {
         "bundle": str(bundle_path),
         "report": _draw(bundle_path, page_path, missing=missing),
@@ -61,20 +73,36 @@ def run(
     return document
 
 
-def _convert(path: Path, *, force: bool, missing: list[RequirementMissing], progress: Progress) -> dict[str, Any]:
-    """Convert for one target after the other, so that one that lacks something does not stop the others."""
+def _convert(
+    path: Path,
+    *,
+    force: bool,
+    missing: list[RequirementMissing],
+    progress: Progress,
+    setting: str | None = None,
+) -> dict[str, Any]:
+    """Convert for one target after the other, so that one that lacks something does not stop the others.
+
+    With a `setting` ("target.option=value"), for that target alone.
+    """
     from deploy.conversion import convert, extend
     from deploy.dataset import Calibration, HeldOut
     from deploy.demo import CALIBRATION, HELD_OUT, MODEL
     from deploy.loaders import load
     from deploy.options import parse_options
-    from deploy.registry import targets
+    from deploy.registry import target, targets
 
+    chosen = targets()
+    if setting is not None:
+        name = setting.partition(".")[0]
+        chosen = {name: target(name)}
+    options_by_name = parse_options(chosen, sets=[] if setting is None else [setting])
     model, rows, held_out = load(MODEL), Calibration.read(CALIBRATION), HeldOut.read(HELD_OUT)
     documents: dict[str, Any] = {}
     bundle: Bundle | None = None
-    for name, options in parse_options(targets()).items():
-        progress.say(f"{name}: converting the digits model, {'-'.join(map(str, model.widths))}")
+    for name, options in options_by_name.items():
+        how = "" if setting is None else f" with {setting}"
+        progress.say(f"{name}: converting the digits model, {'-'.join(map(str, model.widths))}{how}")
         try:
             if bundle is None:
                 conversion = convert(model, rows, {name: options}, held_out=held_out, progress=progress)
