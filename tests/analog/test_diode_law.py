@@ -40,14 +40,16 @@ def test_wright_omega_is_scipys(x: float) -> None:
 )
 def test_the_loop_satisfies_the_law(z: float, decades: float, model: DiodeModel, celsius: float) -> None:
     """i equals the law at v_j = z - (R + R_S) i, to the rounding of v_j (ulps of z) times the conductance there, and
-    to that of i + I_S."""
+    to that of i + I_S, which v_j sees through R + R_S."""
     ohm = 10**decades
     (current,), (slope,) = _loop(z, ohm, model, celsius)
     junction = z - (ohm + model.series_ohm) * current
     law = float(model.current(np.array(junction), celsius=celsius))
     conductance = (law + model.saturation(celsius)) / model.slope_V(celsius) + 1e-12
     rounding = 4 * np.spacing(abs(z) + abs(junction)) * abs(conductance)
-    assert abs(current - law) <= rounding + 1e-12 * abs(current) + 1e-14 * model.saturation(celsius)
+    of_current = 4 * np.finfo(float).eps * (abs(current) + model.saturation(celsius))
+    seen = 1 + (ohm + model.series_ohm) * abs(conductance)
+    assert abs(current - law) <= rounding + seen * of_current + 1e-12 * abs(current)
     assert 0 < slope < 1 / ohm
 
 

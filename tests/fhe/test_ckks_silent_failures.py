@@ -101,7 +101,9 @@ def test_a_chain_that_is_too_short_is_refused_with_the_numbers():
     rng = np.random.default_rng(0)
     network = random_polynomial_network(rng, (8, 8, 8, 8, 8, 3), dead=0.0, linear=0.0)
     ranges = Ranges.seen(network, rng.random((30, 8)))
-    with pytest.raises(PlanError, match=r"4 hidden layers need 5 data primes, the chain \[60, 40, 40, 60\] has 3"):
+    with pytest.raises(
+        PlanError, match=r"4 hidden layers need 4 levels, the chain \[60, 40, 40, 60\] at N=8192 has 2"
+    ):
         plan_network(network, ranges, PlanOptions(poly_modulus_degree=8192, coeff_modulus_bits=(60, 40, 40, 60)))
     assert len(plan_network(network, ranges).exchange.parameters.coeff_modulus_bits) >= 6
 
