@@ -219,7 +219,7 @@ class LoadedCircuit:
     """
 
     def __init__(self, library: Library, netlist: str) -> None:
-        self.library = library
+        self.shared = library
         self.netlist = netlist
         self._altered: dict[str, float] = {}
 
@@ -231,21 +231,21 @@ class LoadedCircuit:
 
     def close(self) -> None:
         """Free the circuit and its results."""
-        with self.library.lock:
-            if self.library._current is self:
-                self.library._unload()
+        with self.shared.lock:
+            if self.shared._current is self:
+                self.shared._unload()
 
     def make_current(self) -> None:
         """Load the netlist again where another circuit has taken its place, with what was altered."""
-        if self.library._current is self:
+        if self.shared._current is self:
             return
-        self.library._load(self.netlist)
-        self.library._current = self
+        self.shared._load(self.netlist)
+        self.shared._current = self
         self._alter(self._altered)
 
     def _alter(self, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            said = self.library.command(f"alter {name} = {value:.17g}")
+            said = self.shared.command(f"alter {name} = {value:.17g}")
             if any("no such" in line.lower() or line.startswith("Error") for line in said):
                 raise InputError(f"ngspice cannot alter {name}: {' '.join(said)}")
 
@@ -259,7 +259,7 @@ class LoadedCircuit:
         for name, value in values.items():
             if not np.isfinite(value):
                 raise InputError(f"value {value} of {name} is not finite")
-        with self.library.lock:
+        with self.shared.lock:
             self.make_current()
             self._alter(values)
             self._altered.update(values)
@@ -269,22 +269,22 @@ class LoadedCircuit:
 
         A simulation that fails is a result (its complaint says why), never an exception.
         """
-        with self.library.lock:
+        with self.shared.lock:
             self.make_current()
-            said = self.library.command(command)
+            said = self.shared.command(command)
             vectors: dict[str, Array] = {}
             missing = []
             for name in names:
-                values = self.library.vector(name)
+                values = self.shared.vector(name)
                 if values is None:
                     missing.append(name)
                 else:
                     vectors[name] = values
-            said += self.library.command("destroy all")
-            self.library.forget_history()
+            said += self.shared.command("destroy all")
+            self.shared.forget_history()
             if any("stepping" in line or "Transient op" in line for line in said):
                 # Stepping that failed leaves its gmin behind: later points would be wrong by 1e-6 V in silence.
-                self.library._unload()
+                self.shared._unload()
         return _judge(said, vectors, missing)
 
 
