@@ -10,6 +10,7 @@ Axes: ``batch``, ``n_in``, ``n_out``, ``blocks`` of 256 columns.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -244,7 +245,7 @@ class _loop:
         self._builder.position_at_end(self._exit)
 
 
-class _Inner:
+class _Inner(ABC):
     """Digits (unsigned bytes below 4) times activations (signed bytes), added to int32 lanes."""
 
     width: int
@@ -257,12 +258,12 @@ class _Inner:
         self.lanes = ir.VectorType(ir.IntType(32), self.width // 4)
         self.declare(module)
 
-    def declare(self, module: Any) -> None:
+    def declare(self, module: Any) -> None:  # noqa: B027 - a form that needs no instruction declares none
         """Declare the instructions that are used."""
 
+    @abstractmethod
     def add(self, total: Any, digits: list[Any], q: list[Any]) -> Any:
         """total + Σ_k digits[k] q[k]."""
-        raise NotImplementedError
 
     def add_apart(self, totals: list[Any], digits: list[Any], q: list[Any]) -> list[Any]:
         """The same into four totals, where waiting for one would cost time."""
