@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -120,27 +121,29 @@ def measure_overhead(server: Running, callers: Callers, bare: Any, rounds: int) 
     }
 
 
+def poll_health(url: str) -> None:
+    """Ask for health until standard input closes, then print every time in milliseconds as JSON; runs in a process of
+    its own, because pauses of whoever makes the load are none of the service's.
+    """
+    done = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), done.set()), daemon=True).start()
+    times: list[float] = []
+    with httpx2.Client(base_url=url, trust_env=False, timeout=60) as http:
+        while not done.wait(0.02):
+            for path in ("/v2/health/live", "/v2/health/ready"):
+                began = time.perf_counter()
+                http.get(path).raise_for_status()
+                times.append(1e3 * (time.perf_counter() - began))
+    print(json.dumps(times))
+
+
 def measure_health(url: str, callers: Callers, seconds: float) -> dict[str, float]:
     """How long health takes while every worker computes, in milliseconds."""
-    times: list[float] = []
-    stop = threading.Event()
-
-    def poll() -> None:
-        with httpx2.Client(base_url=url, trust_env=False, timeout=60) as http:
-            while not stop.wait(0.02):
-                for path in ("/v2/health/live", "/v2/health/ready"):
-                    began = time.perf_counter()
-                    http.get(path).raise_for_status()
-                    times.append(1e3 * (time.perf_counter() - began))
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
+    command = [sys.executable, __file__, "--poll-health", url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as poller:
         measure_capacity(url, callers.questions, seconds=seconds, callers=8)
-    finally:
-        stop.set()
-        thread.join()
-    times.sort()
+        output, _ = poller.communicate()
+    times = sorted(json.loads(output))
     return {
         "polls": len(times),
         "median_ms": statistics.median(times),
@@ -156,7 +159,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=150, help="requests for the overhead")
     parser.add_argument("--keys", type=int, default=8, help="distinct keys")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a promise is missed")
+    parser.add_argument("--poll-health", metavar="URL", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.poll_health:
+        poll_health(arguments.poll_health)
+        return 0
     with tempfile.TemporaryDirectory(prefix="relu-deploy-bench-") as name:
         folder = Path(name)
         path, rows = make_bundle(folder)
@@ -178,7 +185,7 @@ def main() -> int:
                     load = measure_capacity(server.url, callers.questions, seconds=4, callers=4)
                     rates[label].append(load.rate_per_s)
             capacity = {label: statistics.median(values) for label, values in rates.items()}
-            health = measure_health(two.url, callers, 8)
+            health = measure_health(two.url, callers, 12)
             load = replay(two.url, callers.questions, seconds=arguments.seconds, rate_per_s=0.9 * capacity["two"])
         wrong = callers.wrong(load)
     median, p99 = load.quantile_s(0.5), load.quantile_s(0.99)
