@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import ClientDisconnect, Request
 
-from deploy.errors import DeployError, ServiceError, WireError
+from deploy.errors import DeployError, WireError
+from deploy.service.refusals import overloaded
 
 __all__ = ["Body", "MemoryBudget"]
 
@@ -24,13 +25,7 @@ class MemoryBudget:
     def take(self, size: int) -> None:
         """Reserve; raises :class:`ServiceError` (429)."""
         if self.used_bytes + size > self.total_bytes and self.used_bytes:
-            raise ServiceError(
-                f"{self.used_bytes} bytes of requests are under way, {self.total_bytes} is the bound",
-                code="overloaded",
-                http_status=429,
-                hint="wait Retry-After seconds and send again",
-                retry_after_s=1,
-            )
+            raise overloaded(f"{self.used_bytes} bytes of requests are under way, {self.total_bytes} is the bound")
         self.used_bytes += size
 
     def give_back(self, size: int) -> None:

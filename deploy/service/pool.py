@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from deploy.errors import BundleError, DeployError, ServiceError, WireError
 from deploy.service.framing import FrameError, encode_frame, read_frame
+from deploy.service.refusals import deadline_exceeded, draining, overloaded, worker_lost
 
 __all__ = [
     "PoolObserver",
@@ -176,7 +177,7 @@ class WorkerPool:
         """Stop the workers; whatever still waits is answered with 503."""
         self._closing = True
         while self._waiting:
-            _fail(self._waiting.popleft(), _draining())
+            _fail(self._waiting.popleft(), draining())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -186,16 +187,10 @@ class WorkerPool:
     def check_room(self, count: int = 1) -> None:
         """Raise :class:`ServiceError` (429) where `count` more requests would not fit into the queue."""
         if self._closing:
-            raise _draining()
+            raise draining()
         idle = sum(worker.ready and worker.job is None for worker in self._workers)
         if len(self._waiting) + count > self._settings.queue_limit + idle:
-            raise ServiceError(
-                f"{len(self._waiting)} requests wait, the queue holds {self._settings.queue_limit}",
-                code="overloaded",
-                http_status=429,
-                hint="wait Retry-After seconds and send again",
-                retry_after_s=1,
-            )
+            raise overloaded(f"{len(self._waiting)} requests wait, the queue holds {self._settings.queue_limit}")
 
     async def submit(
         self,
@@ -221,12 +216,7 @@ class WorkerPool:
             async with asyncio.timeout(timeout_s):
                 return await job.answer
         except TimeoutError:
-            raise ServiceError(
-                f"no answer within {timeout_s:g} s",
-                code="deadline_exceeded",
-                http_status=504,
-                hint="send later, or allow more time",
-            ) from None
+            raise deadline_exceeded(timeout_s) from None
         finally:
             if job in self._waiting:
                 self._waiting.remove(job)
@@ -387,14 +377,7 @@ class WorkerPool:
                 self._waiting.appendleft(job)
                 self._dispatch()
             else:
-                _fail(
-                    job,
-                    ServiceError(
-                        "the worker died on this request, and so did the one that tried it again",
-                        code="worker_lost",
-                        hint="do not repeat it; report it",
-                    ),
-                )
+                _fail(job, worker_lost("the worker died on this request, and so did the one that tried it again"))
 
     async def _stop(self, worker: _Worker) -> int | None:
         worker.ready, worker.job, worker.keys = False, None, frozenset()
@@ -415,12 +398,6 @@ class WorkerPool:
 def _fail(job: _Job, error: DeployError) -> None:
     if not job.answer.done():
         job.answer.set_exception(error)
-
-
-def _draining() -> ServiceError:
-    return ServiceError(
-        "the server is going down", code="draining", hint="wait Retry-After seconds and send again", retry_after_s=5
-    )
 
 
 def remote_error(document: Mapping[str, Any]) -> DeployError:

@@ -10,9 +10,10 @@ from starlette.requests import ClientDisconnect
 
 from deploy.errors import DeployError
 from deploy.service.body import Body
+from deploy.service.refusals import key_not_found
 from deploy.service.routes_v2 import service_of, tenant_of
 from deploy.service.schema import errors
-from deploy.service.service import Service, check_key_id, key_not_found
+from deploy.service.service import Service, check_key_id
 
 __all__ = ["key_router"]
 

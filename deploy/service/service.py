@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from deploy.envelope import HEADER_BYTES
-from deploy.errors import DeployError, ServiceError, UsageError, WireError
+from deploy.errors import DeployError, UsageError, WireError
 from deploy.service.body import MemoryBudget
 from deploy.service.keystore import KeyStore, StoredKey, Upload
 from deploy.service.metrics import Metrics
 from deploy.service.models import Catalogue, ServedModel
 from deploy.service.pool import PoolObserver, Reply, ServedArchive, WorkerPool
+from deploy.service.refusals import draining, key_not_found, not_ready, overloaded
 from deploy.service.settings import ServiceSettings
 from deploy.service.tenants import Tenants, read_tenants
 from deploy.service.tensors import Query
@@ -151,13 +152,10 @@ class Service:
 
     def check_ready(self) -> None:
         """Raise :class:`ServiceError` (503) unless requests are welcome."""
+        if self.draining:
+            raise draining()
         if not self.ready:
-            raise ServiceError(
-                "the server is going down" if self.draining else "no worker is up yet",
-                code="draining" if self.draining else "not_ready",
-                hint="wait Retry-After seconds and send again",
-                retry_after_s=5 if self.draining else 1,
-            )
+            raise not_ready()
 
     def request_cap(self, model: ServedModel) -> int:
         """Largest body of an inference, in bytes: many elements, or numbers written out as JSON."""
@@ -277,13 +275,7 @@ class Service:
     def upload_slot(self) -> Iterator[None]:
         """Count an upload; raises :class:`ServiceError` (429) where too many are under way."""
         if self.uploads >= self.settings.max_uploads:
-            raise ServiceError(
-                f"{self.uploads} uploads are under way",
-                code="overloaded",
-                http_status=429,
-                hint="wait Retry-After seconds and send again",
-                retry_after_s=2,
-            )
+            raise overloaded(f"{self.uploads} uploads are under way", retry_after_s=2)
         self.uploads += 1
         try:
             yield
@@ -300,14 +292,4 @@ def check_key_id(key_id: object) -> str:
         code="bad_key_id",
         http_status=400,
         hint="send the sha256 of the uploaded keys",
-    )
-
-
-def key_not_found() -> WireError:
-    """404 for a key that this tenant does not have."""
-    return WireError(
-        "no such key",
-        code="key_not_found",
-        http_status=404,
-        hint="PUT /v2/keys/{sha256}, then send the request again",
     )

@@ -25,6 +25,7 @@ from typing import Any
 from deploy.envelope import KEYLESS, open_envelope, scope_hash, seal
 from deploy.errors import BundleError, DeployError, WireError
 from deploy.service.framing import FrameError, encode_frame, receive_frame
+from deploy.service.refusals import key_not_found
 from deploy.target import ServerRole
 
 __all__ = ["KeyCache", "Session", "error_document", "main"]
@@ -147,15 +148,19 @@ class Session:
 
 def _check_file(path: Path, key_id: str) -> int:
     """Size of a stored key, or WireError where it is gone or no longer what was uploaded."""
-    upload = "upload the evaluation keys again"
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()
     except OSError:
-        raise WireError("the key is gone", code="key_not_found", http_status=404, hint=upload) from None
+        raise key_not_found("the key is gone") from None
     if digest != key_id:
-        raise WireError("the stored key is damaged", code="key_damaged", http_status=404, hint=upload)
+        raise WireError(
+            "the stored key is damaged",
+            code="key_damaged",
+            http_status=404,
+            hint="upload the evaluation keys again",
+        )
     return size
 
 

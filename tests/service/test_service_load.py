@@ -24,7 +24,7 @@ def served_digits(digits_bundle) -> Iterator[tuple[list[ServedModel], Callers]]:
     yield models, Callers(models[0], deploy.Bundle.read(digits_bundle).deployment("ckks"), rows[:30], keys=6)
 
 
-@pytest.mark.parametrize("seconds", [50, pytest.param(1800, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [60, pytest.param(1800, marks=pytest.mark.long)])
 def test_load_at_nine_tenths_of_capacity_has_no_error_and_no_wrong_answer(
     served_digits, tmp_path, seconds, record_property
 ) -> None:

@@ -10,10 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.errors import ServiceError, WireError
+from deploy.errors import ServiceError
 from deploy.requirement import require
 from deploy.service.models import ServedModel
 from deploy.service.pool import PoolObserver, PoolSettings, Reply, ServedArchive, WorkerPool, remote_error
+from deploy.service.refusals import deadline_exceeded, key_not_found, overloaded, worker_lost
 from deploy.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
@@ -130,13 +131,7 @@ class RayBackend:
         """Raise :class:`ServiceError` (429) where too many requests are under way."""
         room = self._queue + self._max_replicas
         if self._under_way + count > room:
-            raise ServiceError(
-                f"{self._under_way} requests are under way, {room} is the bound",
-                code="overloaded",
-                http_status=429,
-                hint="wait Retry-After seconds and send again",
-                retry_after_s=1,
-            )
+            raise overloaded(f"{self._under_way} requests are under way, {room} is the bound")
 
     async def submit(
         self,
@@ -155,12 +150,7 @@ class RayBackend:
             async with asyncio.timeout(timeout_s):
                 return await self._infer(header, bytes(payload), key_id, timeout_s)
         except TimeoutError:
-            raise ServiceError(
-                f"no answer within {timeout_s:g} s",
-                code="deadline_exceeded",
-                http_status=504,
-                hint="send later, or allow more time",
-            ) from None
+            raise deadline_exceeded(timeout_s) from None
         finally:
             self._under_way -= 1
 
@@ -178,11 +168,7 @@ class RayBackend:
             if "error" in answer:
                 raise remote_error(answer["error"])
             return Reply(answer, data, float(answer["seconds"]))
-        raise ServiceError(
-            f"{_ATTEMPTS} replicas were lost on this request",
-            code="worker_lost",
-            hint="do not repeat it; report it",
-        )
+        raise worker_lost(f"{_ATTEMPTS} replicas were lost on this request")
 
     async def _offer(self, key_id: str, path: Path) -> Any:
         """A reference to a key in Ray's object store, put there once."""
@@ -190,12 +176,7 @@ class RayBackend:
             try:
                 data = await asyncio.to_thread(path.read_bytes)
             except OSError:
-                raise WireError(
-                    "the key is gone",
-                    code="key_not_found",
-                    http_status=404,
-                    hint="upload the evaluation keys again",
-                ) from None
+                raise key_not_found("the key is gone") from None
             self._offered[key_id] = await asyncio.to_thread(self._ray.put, data)
             while len(self._offered) > _OFFERED_KEYS:
                 self._offered.popitem(last=False)
