@@ -245,7 +245,8 @@ def table_exact(arguments: argparse.Namespace) -> None:
 
 
 def table_speed(arguments: argparse.Namespace) -> None:
-    """Least time of a call, interleaved with float32 in numpy and onnxruntime in one process, one thread."""
+    """Least time of a call, interleaved with float32 in numpy, onnxruntime and torch in one process; every one of
+    them on one thread."""
     from quantization.engines import open_session
     from quantization.jit import TwoBitKernel, available_forms, compile_kernel, pack_blocks
     from quantization.onnx_weights import build_weight_model
@@ -262,18 +263,19 @@ def table_speed(arguments: argparse.Namespace) -> None:
         kernels: list[TwoBitKernel] = [compile_kernel(form) for form in available_forms()]
         for batch in (1, 256) if n_in == 784 else (1,):
             x = rng.normal(size=(batch, n_in)).astype(np.float32)
-            q = rng.integers(-128, 128, size=(batch, -(-n_in // 256) * 256)).astype(np.int8)
+            q = rng.integers(-128, 128, size=(batch, n_in)).astype(np.int8)
             calls: dict[str, Callable[[], Any]] = {
                 "float32 numpy": lambda x=x, dense=dense: x @ dense.T,
                 "float32 onnxruntime": lambda x=x, s=float_session: s.run(None, {"x": x}),
+                **float_torch(x, dense),
             }
+            rivals = list(calls)
             for form, (session, _) in sessions.items():
                 calls[f"onnxruntime {form}"] = lambda x=x, s=session: s.run(None, {"x": x})
             for kernel in kernels:
                 calls[f"two-bit {kernel.form}"] = lambda q=q, k=kernel, p=packed: k.accumulate(p, q)
             least, median = interleave(calls, arguments.repeats)
-            best = min(least["float32 numpy"], least["float32 onnxruntime"])
-            middle = min(median["float32 numpy"], median["float32 onnxruntime"])
+            best, middle = (min(times[label] for label in rivals) for times in (least, median))
             for label in calls:
                 print(
                     f"  {n_out} x {n_in}, batch {batch:3d}: {label:24s} {least[label] * 1e6:9.1f} us "
@@ -315,6 +317,17 @@ def interleave(calls: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[
                 call()
                 times[label].append(time.perf_counter() - started)
     return {k: min(v) for k, v in times.items()}, {k: float(np.median(v)) for k, v in times.items()}
+
+
+def float_torch(x: np.ndarray, dense: np.ndarray) -> dict[str, Callable[[], Any]]:
+    """x @ dense' in float32 in torch, where it is installed."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return {}
+    torch.set_num_threads(1)
+    rows, weight = torch.from_numpy(x), torch.from_numpy(dense)
+    return {"float32 torch": lambda: torch.nn.functional.linear(rows, weight)}
 
 
 def float_model(dense: np.ndarray) -> bytes:

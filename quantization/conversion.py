@@ -56,10 +56,15 @@ def convert_model(
         recipe = _one_recipe(options)
         network = QuantizedMlp.of(quantize_network(evidence, [recipe] * len(model.affines)))
         name, tried = recipe.name, [{"name": recipe.name, "loss": evidence.loss(network.layers)}]
+    agreement, wanted = _agreement(evidence, network), options.agreement
+    if wanted is not None and agreement < wanted:
+        progress.say(f"ternary: agreement {agreement:.4f} on the calibration rows, {wanted:g} was asked for")
     grids, integer = _choose_grids(evidence, network, options)
     report = {
         "method": name,
         "tried": tried,
+        "agreement_asked_for": wanted,
+        "agreement_met": None if wanted is None else agreement >= wanted,
         "layers": report_layers(model, network, evidence.probe.x),
         "integer": integer,
     }
@@ -76,22 +81,19 @@ def _train_if_needed(
     progress: Progress,
 ) -> list[Candidate]:
     """Add a trained network where an agreement was asked for and rounding alone does not reach it."""
-    decision = evidence.model.decision
-
-    def agreement(candidate: Candidate) -> float:
-        return float(decision.agree(evidence.logits, candidate.network.logits(evidence.x)).mean())
-
-    if options.agreement is None or agreement(candidates[0]) >= options.agreement:
+    wanted = options.agreement
+    if wanted is None or _agreement(evidence, candidates[0].network) >= wanted:
         return candidates
     trained = train_straight_through(evidence, rng=rng, progress=progress)
     candidates.append(Candidate("straight-through training", trained, evidence.loss(trained.layers)))
     candidates.sort(key=lambda candidate: candidate.loss)
-    reached = [candidate for candidate in candidates if agreement(candidate) >= options.agreement]
-    if not reached:
-        found = agreement(candidates[0])
-        progress.say(f"ternary: agreement {found:.4f} on the calibration rows, {options.agreement:g} was asked for")
-        return candidates
-    return [reached[0], *(candidate for candidate in candidates if candidate is not reached[0])]
+    reached = [candidate for candidate in candidates if _agreement(evidence, candidate.network) >= wanted]
+    return sorted(candidates, key=lambda candidate: candidate not in reached)
+
+
+def _agreement(evidence: Evidence, network: QuantizedMlp) -> float:
+    """Share of the rows on which a network decides as the float one does."""
+    return float(evidence.model.decision.agree(evidence.logits, network.logits(evidence.x)).mean())
 
 
 def _one_recipe(options: TernaryOptions) -> Recipe:

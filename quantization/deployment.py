@@ -22,7 +22,7 @@ from deploy.target import Archives, Bound, Engine, Json, Panel
 from quantization.arithmetic import Arithmetic, read_arithmetic
 from quantization.engines import build_engines
 from quantization.files import BIASES, CODES, COLUMNS, SCALES, write_network
-from quantization.latency import LatencyStudy
+from quantization.latency import LatencyStudy, tabulate_latency
 from quantization.onnx_integer import build_integer_model
 from quantization.onnx_weights import build_weight_model
 
@@ -111,7 +111,7 @@ class TernaryDeployment:
         }
 
     def panels(self, x: Array) -> tuple[Panel, ...]:
-        """What was tried, and each layer."""
+        """What was tried, each layer, and the latency at batch 1 and 256."""
         tried, layers = self.report["tried"], self.report["layers"]
         names = [layer["name"] for layer in layers]
         return (
@@ -147,6 +147,7 @@ class TernaryDeployment:
                 y_label="error over energy",
                 caption="Feedback trades weight error for output error, which is the one that counts.",
             ),
+            tabulate_latency(self.model, self.arithmetic, x),
         )
 
 

@@ -79,17 +79,26 @@ class Evidence:
     def loss(self, layers: Sequence[QuantizedLayer]) -> float:
         """Loss with the first layers quantised and the others as they were."""
         h = self.x
-        affines = self.model.affines
-        for index, affine in enumerate(affines):
-            z = layers[index](h) if index < len(layers) else affine(h)
-            h = np.maximum(z, 0.0) if index < len(affines) - 1 else z
-        return decision_loss(self.model.decision, self.logits, h)
+        for layer in layers[:-1]:
+            h = np.maximum(layer(h), 0.0)
+        return self.loss_behind(len(layers) - 1, layers[-1](h))
+
+    def loss_behind(self, index: int, z: Array) -> float:
+        """Loss where layer `index` gives pre-activations z (batch, n_out of it) and the layers behind it are exact."""
+        for affine in self.model.affines[index + 1 :]:
+            z = affine(np.maximum(z, 0.0))
+        return decision_loss(self.model.decision, self.logits, z)
+
+    @cached_property
+    def probe_rows(self) -> Array:
+        """Index of at most 2,000 of the rows, evenly spread: enough to choose between candidates."""
+        rows = len(self.x)
+        return np.linspace(0, rows - 1, min(rows, PROBE_ROWS)).astype(np.intp)
 
     @cached_property
     def probe(self) -> Evidence:
-        """At most 2,000 of the rows, evenly spread: enough to choose between candidates."""
-        rows = len(self.x)
-        return self if rows <= PROBE_ROWS else self.take(np.linspace(0, rows - 1, PROBE_ROWS).astype(np.intp))
+        """The same network on the :attr:`probe_rows`."""
+        return self if len(self.probe_rows) == len(self.x) else self.take(self.probe_rows)
 
     def take(self, rows: Array) -> Evidence:
         """The same network on some of the rows."""

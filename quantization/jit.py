@@ -1,20 +1,20 @@
 """A compiled kernel for packed two-bit codes, made at run time: no C compiler, no wheel of its own.
 
-``Σ_j code_ij q_j`` for ternary codes and int8 activations. A byte holds four digits ``code + 2``; byte b of a
-block of 64 holds the digits of columns b, b + 64, b + 128 and b + 192, so that each of the four lies over 64
-neighbouring activations.
+``Σ_j code_ij q_j`` for ternary codes and int8 activations. A byte holds the digits ``code + 1`` of four rows at one
+column, so 64 bytes lie over 64 neighbouring activations. Sixteen rows make a group; its bytes lie in the order in
+which they are used, block after block of 64 columns.
 
-The digits' excess of 2 costs ``2 Σ_j q_j`` a row of activations, subtracted at the end. A pass serves four
-weight rows and one row of activations, or two and four in a batch, so that loads and digits are shared. For one
-row of activations the digits stay where they are: ``digit << 2k`` is an unsigned byte, its sum a multiple of
-4^k, shifted down once at the end. Sums are int32 and exact: a lane takes at most 64 * 3 * 128 * 4 in magnitude a
-block, so it is full after 21,845 blocks, 5.6 million columns.
+The digits' excess of 1 costs ``Σ_j q_j`` a row of activations, subtracted at the end. Sums are int32 and exact: a
+lane takes at most 192 * 128 * 4 in magnitude a block, so it is full after 21,845 blocks, 1.4 million columns.
+
+Codes that do not fit the second-level cache come from the third at a fixed rate, and everything else waits. So
+every other call goes through them backwards: what the last one read in the end is still near.
 
 Three forms of the inner step, by what the processor has:
 
 ===========  ================================================================================================
-avx512vnni   vpdpbusd on 64 bytes: four products a lane in one instruction
-avx2         vpmaddubsw and vpmaddwd on 32 bytes; four digits below 4 keep the 16-bit sums below 2^12
+avx512vnni   vpdpbusd on 64 bytes: four products a lane in one instruction; digits are masked, never shifted
+avx2         vpmaddubsw and vpmaddwd on 32 bytes
 portable     plain vector arithmetic of LLVM, on whatever it targets
 ===========  ================================================================================================
 
@@ -26,8 +26,10 @@ Axes: ``batch``, ``n_in``, ``n_out``.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -36,28 +38,32 @@ from deploy.arrays import Array
 from deploy.errors import PlanError
 from deploy.requirement import require
 from quantization.integer import IntegerMlp, requantize, split_bytes
-from quantization.two_bit_ir import BLOCK, Form, build_module
+from quantization.two_bit_ir import BLOCK, GROUP, Form, build_module
 
 __all__ = ["BLOCK", "Form", "JitRun", "TwoBitKernel", "available_forms", "compile_kernel", "pack_blocks"]
 
+HUGE_PAGE = 2 << 20
+"""numpy asks for huge pages where it allocates 4 MiB or more: fewer address translations on the way to the codes."""
+
 
 def pack_blocks(codes: Array) -> Array:
-    """Lay codes (n_out, n_in) out for the kernel: (n_out, blocks, 64) uint8; columns past n_in are code 0."""
+    """Lay codes (n_out, n_in) out for the kernel: (groups, blocks, 4, 64) uint8; what is past them is code 0."""
     n_out, n_in = codes.shape
-    blocks = -(-n_in // BLOCK)
+    groups, blocks = -(-n_out // GROUP), -(-n_in // BLOCK)
     if blocks > 21_845:
         raise PlanError(f"{n_in} columns overflow an int32 lane", remedy="split the layer")
-    padded = np.zeros((n_out, blocks * BLOCK), dtype=np.int8)
-    padded[:, :n_in] = codes
-    digits = (padded + 2).astype(np.uint8).reshape(n_out, blocks, 4, 64)
+    padded = np.zeros((groups * GROUP, blocks * BLOCK), dtype=np.int8)
+    padded[:n_out, :n_in] = codes
+    digits = (padded + 1).astype(np.uint8).reshape(groups, 4, 4, blocks, BLOCK)
     packed = digits[:, :, 0] | digits[:, :, 1] << 2 | digits[:, :, 2] << 4 | digits[:, :, 3] << 6
-    return _aligned(packed)
+    return _aligned(packed.transpose(0, 2, 1, 3))
 
 
 def _aligned(array: Array) -> Array:
-    """A copy whose first byte lies on a cache line."""
-    raw = np.empty(array.nbytes + 64, dtype=np.uint8)
-    shift = -raw.ctypes.data % 64
+    """A copy that begins a cache line or, where it is large, a huge page."""
+    boundary = 64 if array.nbytes < HUGE_PAGE else HUGE_PAGE
+    raw = np.empty(array.nbytes + boundary, dtype=np.uint8)
+    shift = -raw.ctypes.data % boundary
     out = raw[shift : shift + array.nbytes].view(array.dtype).reshape(array.shape)
     out[...] = array
     return out
@@ -85,15 +91,17 @@ class TwoBitKernel:
     call: Any
     requantize8: Any
     requantize16: Any
+    turns: Iterator[int] = field(default_factory=lambda: cycle((0, -1)))
 
     def accumulate(self, packed: Array, q: Array) -> Array:
-        """Accumulators of int8 activations q (batch, n_in) under packed codes: (batch, n_out) int32."""
-        n_out, blocks = packed.shape[:2]
+        """Accumulators of int8 activations q (batch, n_in) under packed codes: (batch, 16 groups) int32, the rows
+        of codes first."""
+        groups, blocks = packed.shape[:2]
         batch = len(q)
         q = _spread(q)
         assert q.dtype == np.int8 and q.shape[1] == blocks * BLOCK
-        out = np.empty((batch, n_out), dtype=np.int32)
-        self.call(packed.ctypes.data, q.ctypes.data, out.ctypes.data, n_out, blocks, batch)
+        out = np.empty((batch, groups * GROUP), dtype=np.int32)
+        self.call(packed.ctypes.data, q.ctypes.data, out.ctypes.data, groups, blocks, batch, next(self.turns))
         return out
 
 
@@ -121,8 +129,8 @@ def compile_kernel(form: Form | None = None) -> TwoBitKernel:
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     pointer, length = ctypes.c_void_p, ctypes.c_int64
-    accumulate = ctypes.CFUNCTYPE(None, *[pointer] * 3, *[length] * 3)
-    rescale = ctypes.CFUNCTYPE(None, *[pointer] * 6, *[length] * 4)
+    accumulate = ctypes.CFUNCTYPE(None, *[pointer] * 3, *[length] * 4)
+    rescale = ctypes.CFUNCTYPE(None, *[pointer] * 6, *[length] * 5)
     return TwoBitKernel(
         form,
         engine,
@@ -157,6 +165,7 @@ class JitRun:
                 (
                     packed.ctypes.data,
                     *packed.shape[:2],
+                    len(layer.offset),
                     layer.terms[0].multiplier.ctypes.data,
                     layer.offset.ctypes.data,
                     layer.shift,
@@ -164,7 +173,7 @@ class JitRun:
                 )
                 for layer, (packed,), width in zip(program.layers, self._packed, widths, strict=True)
             ]
-            self._scratch_bytes = sum(4 * step[1] + step[6] for step in self._chain)
+            self._scratch_bytes = sum(4 * GROUP * step[1] + step[7] for step in self._chain)
 
     def __call__(self, q: Array) -> Array:
         """(batch, n_in) integers -> (batch, n_out) int64."""
@@ -179,20 +188,22 @@ class JitRun:
         at = scratch.ctypes.data
         inputs = [_spread(part) for part in (split_bytes(q) if parts == 2 else (np.asarray(q, dtype=np.int8),))]
         rows = [part.ctypes.data for part in inputs]
-        for packed, n_out, blocks, multiplier, offset, shift, width in self._chain:
-            sums = [at + part * batch * 4 * n_out for part in range(parts)]
+        for packed, groups, blocks, n_out, multiplier, offset, shift, width in self._chain:
+            stride = groups * GROUP
+            sums = [at + part * batch * 4 * stride for part in range(parts)]
             for row, total in zip(rows, sums, strict=True):
-                kernel.call(packed, row, total, n_out, blocks, batch)
-            at += parts * batch * 4 * n_out
+                kernel.call(packed, row, total, groups, blocks, batch, next(kernel.turns))
+            at += parts * batch * 4 * stride
             if not width:
                 break
             rows = [at + part * batch * width for part in range(parts)]
-            rescale(sums[0], sums[-1], multiplier, offset, rows[0], rows[-1], shift, n_out, batch, width)
+            rescale(sums[0], sums[-1], multiplier, offset, rows[0], rows[-1], shift, n_out, batch, stride, width)
             at += parts * batch * width
-        last, n_out = program.layers[-1], program.n_out
+        last = program.layers[-1]
         begin = sums[0] - scratch.ctypes.data
-        whole = scratch[begin : begin + parts * batch * 4 * n_out].view(np.int32).reshape(parts, batch, n_out)
-        total = whole[0].astype(np.int64) if parts == 1 else 256 * whole[0].astype(np.int64) + whole[1]
+        whole = scratch[begin : begin + parts * batch * 4 * stride].view(np.int32).reshape(parts, batch, stride)
+        whole = whole[:, :, : program.n_out].astype(np.int64)
+        total = whole[0] if parts == 1 else 256 * whole[0] + whole[1]
         return np.asarray(last.terms[0].multiplier * total + last.offset)
 
     def _run_terms(self, q: Array) -> Array:
@@ -201,9 +212,8 @@ class JitRun:
         for index, (layer, packed) in enumerate(zip(program.layers, self._packed, strict=True)):
             totals = layer.offset
             for term, weights in zip(layer.terms, packed, strict=True):
-                totals = totals + term.multiplier * self._accumulate(
-                    weights, h[:, term.begin : term.end], term.levels
-                )
+                sums = self._accumulate(weights, h[:, term.begin : term.end], term.levels)
+                totals = totals + term.multiplier * sums[:, : len(layer.offset)]
             h = totals if index == len(program.layers) - 1 else requantize(layer, totals, program.low, program.high)
         return h
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from deploy.arrays import Array
 from deploy.model import Mlp
 from deploy.study import Case, Column, Row
+from deploy.target import Json, Panel
 from quantization.arithmetic import Arithmetic
 from quantization.engines import build_engines
 
-__all__ = ["LatencyStudy", "float32_runner", "least_seconds"]
+__all__ = ["LatencyStudy", "float32_runner", "least_seconds", "tabulate_latency"]
+
+TIMED = {
+    "integer": "ternary codes, compiled kernel",
+    "integer-onnxruntime": "int8 products, onnxruntime",
+    "onnx-nbits": "two-bit weights, onnxruntime",
+}
+"""Run times that a report compares with float32."""
 
 
 class LatencyOptions(BaseModel):
@@ -76,6 +85,46 @@ class LatencyStudy:
             "speedup": theirs / ours,
             "outcome": "ok",
         }
+
+
+def tabulate_latency(
+    model: Mlp, arithmetic: Arithmetic, x: Array, *, batches: tuple[int, ...] = (1, 256), repeats: int = 10
+) -> Panel:
+    """Least microseconds of a call on rows x (batch, n_in), in turns with float32, and where float32 or int8 wins."""
+    rows: list[Json] = []
+    notes = []
+    for batch in batches:
+        inputs = np.resize(x, (batch, x.shape[1]))
+        seconds = _interleave(model, arithmetic, inputs, repeats)
+        baseline = seconds["float32, numpy"]
+        rows += [[label, batch, 1e6 * own, baseline / own] for label, own in seconds.items()]
+        fastest = min(seconds, key=seconds.__getitem__)
+        notes.append(f"At batch {batch} the fastest is: {fastest}.")
+    return Panel(
+        "Latency against float32",
+        "table",
+        {"columns": ["run time", "batch", "us per call", "times float32"], "rows": rows},
+        caption=f"{' '.join(notes)} Least of {repeats} calls in turns, on the machine that evaluated. Ternary codes pay "
+        "where weights do not fit the cache; for small layers and large batches int8 or float32 may win.",
+    )
+
+
+def _interleave(model: Mlp, arithmetic: Arithmetic, x: Array, repeats: int) -> dict[str, float]:
+    """Least seconds of float32 and of each run time that is installed."""
+    baseline = float32_runner(model, x)
+    engines = build_engines(arithmetic)
+    least = {"float32, numpy": float("inf")}
+    with ExitStack() as stack:
+        opened = {}
+        for name, label in TIMED.items():
+            engine = engines.get(name)
+            if engine is not None and (engine.requires is None or engine.requires.is_met()):
+                opened[label] = stack.enter_context(engine)
+        for _ in range(repeats):
+            least["float32, numpy"] = min(least["float32, numpy"], least_seconds(baseline, 1))
+            for label, engine in opened.items():
+                least[label] = min(least.get(label, float("inf")), engine.run(x).seconds["server"])
+    return least
 
 
 def float32_runner(model: Mlp, rows: Array) -> Callable[[], Array]:

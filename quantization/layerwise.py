@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -64,8 +65,9 @@ def quantize_layer(
     ).rounded()
     if bias == "repair":
         return repaired
-    probe = evidence.probe
-    return repaired if probe.loss([*done, repaired]) < probe.loss([*done, plain]) else plain
+    product = seen[evidence.probe_rows] @ plain.weight.T
+    loss = partial(evidence.probe.loss_behind, index)
+    return repaired if loss(product + repaired.bias) < loss(product + plain.bias) else plain
 
 
 Memory = dict[tuple[Recipe, ...], tuple[QuantizedLayer, Array]]

@@ -116,7 +116,7 @@ def test_every_form_of_the_kernel_is_exact(kernel, rng, shape, batch):
     for rows in (q[:batch], q[-batch:], q):
         rows = rows.astype(np.int8)
         exact = rows.astype(np.int64) @ codes.T.astype(np.int64)
-        assert np.array_equal(kernel.accumulate(pack_blocks(codes), rows), exact)
+        assert np.array_equal(kernel.accumulate(pack_blocks(codes), rows)[:, : shape[0]], exact)
 
 
 def test_every_form_runs_whole_programs(kernel, rng):

@@ -21,10 +21,23 @@ from quantization.onnx_weights import build_weight_model
 from quantization.recognition import recognize_ternary
 
 
-def convert(model, x, **options):
+def convert(model, x, progress=SILENT, **options):
     return target.convert(
-        model, Calibration(x), target.options(**options), rng=np.random.default_rng(0), progress=SILENT
+        model, Calibration(x), target.options(**options), rng=np.random.default_rng(0), progress=progress
     )
+
+
+class Listener:
+    """Progress that keeps what is said."""
+
+    def __init__(self):
+        self.lines = []
+
+    def stage(self, name, steps):
+        return SILENT.stage(name, steps)
+
+    def say(self, line):
+        self.lines.append(line)
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +169,18 @@ def test_case_zero_and_constant_rows(inputs):
             assert np.isfinite(layer.weight).all() and not layer.weight[zero].any()
         for layer in found.summary()["layers"]:
             assert 0 <= layer["zeros"] <= 1 and np.isfinite(layer["weight_error"])
+            assert np.isfinite(layer["output_error"])
+
+
+def test_case_an_agreement_that_is_not_reached_is_said_and_reported(inputs, rng):
+    model = load(inputs / "cases" / "ternary_all_zero_and_constant_rows" / "model.onnx")
+    x = rng.normal(size=(200, model.n_in))
+    for wanted, met in ((0.9, False), (0.01, True)):  # one huge outlier: the rule reaches a tenth
+        listener = Listener()
+        found = convert(model, x, progress=listener, method="sign", agreement=wanted)
+        assert any(f"{wanted:g} was asked for" in line for line in listener.lines) is not met
+        assert found.summary()["agreement_met"] is met and found.summary()["agreement_asked_for"] == wanted
+    assert convert(model, x, method="sign").summary()["agreement_met"] is None
 
 
 @pytest.mark.parametrize("form", ["dequantize", "nbits"])
@@ -191,9 +216,16 @@ def test_the_latency_study_times_every_engine(model, rows):
     assert row["outcome"] == "ok" and row["us_per_call"] > 0 and len({case.id for case in cases}) == len(cases)
 
 
-def test_panels_hold_what_was_tried_and_each_layer(model, rows):
-    panels = convert(model, rows).panels(rows)
-    assert [panel.form for panel in panels] == ["table", "bar", "bar"]
+def test_panels_hold_what_was_tried_each_layer_and_the_latency_at_two_batches(model, rows):
+    *others, latency = convert(model, rows).panels(rows)
+    assert [panel.form for panel in others] == ["table", "bar", "bar"]
+    times = {(label, batch): us for label, batch, us, _ in latency.data["rows"]}
+    assert {batch for _, batch in times} == {1, 256} and min(times.values()) > 0
+    for batch in (1, 256):
+        least = min((label for label, at in times if at == batch), key=lambda label: times[label, batch])
+        assert f"At batch {batch} the fastest is: {least}." in latency.caption
+    for _, batch, us, ratio in latency.data["rows"]:
+        assert ratio == times["float32, numpy", batch] / us
 
 
 def test_a_rounded_layer_drops_codes_whose_scale_vanishes():
