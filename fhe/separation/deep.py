@@ -45,6 +45,12 @@ class DeepLift:
         """Number of parameters."""
         return sum(self.sizes)
 
+    @property
+    def work(self) -> int:
+        """Multiplications that a derivative of the scores, or a gradient, takes over all rows."""
+        a_row = sum((layer.anchor.size + len(layer.free)) * layer.after.n_out for layer in self.layers)
+        return int(a_row * len(self))
+
     def __len__(self) -> int:
         return len(self.first)
 
@@ -107,6 +113,18 @@ class _DeepPoint:
     scores: Array
     values: tuple[Array, ...]
     slopes: tuple[Array, ...]
+
+    def derivative(self, direction: Array) -> Array:
+        change: Array | None = None
+        for index, (layer, (coefficients, shift)) in enumerate(
+            zip(self.lift.layers, self.lift.split(direction), strict=True)
+        ):
+            through = self.values[index] @ (_spread(layer) * coefficients.ravel()).T + shift
+            if change is not None:
+                through += (self.slopes[index] * change) @ layer.after.weight.T
+            change = through
+        assert change is not None
+        return change
 
     def gradient(self, slopes: Array) -> Array:
         parts: list[Array] = []

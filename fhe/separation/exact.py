@@ -26,7 +26,7 @@ from fhe.separation.targets import Targets
 if TYPE_CHECKING:
     from deploy.progress import Progress
 
-__all__ = ["Verdict", "closest_separating", "decide_separability"]
+__all__ = ["Closest", "Verdict", "closest_separating", "decide_separability", "in_row_space"]
 
 _SLACK = 1e-8
 """The quadratic program asks for so much more than gamma (relative), to outweigh its own tolerance."""
@@ -168,8 +168,9 @@ def _least_norm(matrix: Array, needed: Array) -> Array | None:
         return np.zeros(matrix.shape[1])
     cvxpy = require("cvxpy", extra="ckks")
     require("clarabel", extra="ckks")
-    step = cvxpy.Variable(matrix.shape[1])
-    constraint = matrix @ step >= needed
+    compact, back = in_row_space(matrix)
+    step = cvxpy.Variable(compact.shape[1])
+    constraint = compact @ step >= needed
     program = cvxpy.Problem(cvxpy.Minimize(0.5 * cvxpy.sum_squares(step)), [constraint])
     try:
         with warnings.catch_warnings():
@@ -180,9 +181,21 @@ def _least_norm(matrix: Array, needed: Array) -> Array | None:
     if step.value is None or constraint.dual_value is None:
         return None
     found = _polish(matrix, needed, np.asarray(constraint.dual_value).ravel())
-    best = found if found is not None else np.asarray(step.value)
+    best = found if found is not None else back @ np.asarray(step.value)
     scale = float(np.abs(needed).max())
     return best if float((needed - matrix @ best).max()) <= 1e-6 * scale else None
+
+
+def in_row_space(matrix: Array) -> tuple[Array, Array]:
+    """Write rows (m, p) in an orthonormal basis of what they span, where m < p: (m, min(m, p)) and the way back.
+
+    A shortest step lies in the span of its constraints, so a program over few of them needs no more variables than
+    there are constraints, however wide the layer.
+    """
+    if matrix.shape[0] >= matrix.shape[1]:
+        return matrix, np.eye(matrix.shape[1])
+    basis, triangle = np.linalg.qr(matrix.T)
+    return triangle.T, basis
 
 
 def _polish(matrix: Array, needed: Array, multipliers: Array) -> Array | None:

@@ -23,6 +23,7 @@ import numpy as np
 from deploy.arrays import Array
 from deploy.errors import UsageError
 from deploy.requirement import require
+from fhe.separation.exact import in_row_space
 from fhe.separation.lift import Lift
 from fhe.separation.losses import SquaredHinge
 from fhe.separation.newton import minimise_anchored
@@ -151,10 +152,11 @@ def soft_margin(
         owners, owner = np.unique(row, return_inverse=True)
         matrix = base.rows(row, targets.chosen[row], other)
         margins = base.scores[row, targets.chosen[row]] - base.scores[row, other]
-        step, slack = cvxpy.Variable(lift.size), cvxpy.Variable(len(owners), nonneg=True)
+        compact, back = in_row_space(matrix)
+        step, slack = cvxpy.Variable(compact.shape[1]), cvxpy.Variable(len(owners), nonneg=True)
         objective = 0.5 * cvxpy.sum_squares(step) + strength * cvxpy.sum(slack)
-        _solve(cvxpy, cvxpy.Problem(cvxpy.Minimize(objective), [matrix @ step + slack[owner] >= gamma - margins]))
-        theta = anchor + np.asarray(step.value)
+        _solve(cvxpy, cvxpy.Problem(cvxpy.Minimize(objective), [compact @ step + slack[owner] >= gamma - margins]))
+        theta = anchor + back @ np.asarray(step.value)
         short_row, short_other = np.nonzero(targets.margins(lift.at(theta).scores) < gamma * (1 - 1e-6))
         known = set(zip(row.tolist(), other.tolist(), strict=True))
         fresh = [p for p in zip(short_row.tolist(), short_other.tolist(), strict=True) if p not in known]

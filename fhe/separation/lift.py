@@ -34,6 +34,10 @@ class Point(Protocol):
         """Pull the slopes of a loss by the scores (batch, classes) back: (parameters,)."""
         ...
 
+    def derivative(self, direction: Array) -> Array:
+        """How fast the scores change along a direction (parameters,): (batch, classes)."""
+        ...
+
     def rows(self, row: Array, plus: Array, minus: Array) -> Array:
         """Derivative of ``scores[row, plus] - scores[row, minus]`` by the parameters: (pairs, parameters)."""
         ...
@@ -50,6 +54,11 @@ class Lift(Protocol):
     @property
     def size(self) -> int:
         """Number of parameters."""
+        ...
+
+    @property
+    def work(self) -> int:
+        """Multiplications that a derivative of the scores, or a gradient, takes over all rows."""
         ...
 
     def __len__(self) -> int: ...
@@ -107,14 +116,23 @@ class UnitLift:
         """Number of parameters."""
         return int(self.features.shape[1] + self.weight.shape[0])
 
+    @property
+    def work(self) -> int:
+        """Multiplications that a derivative of the scores, or a gradient, takes over all rows."""
+        return int(self.features.size * self.weight.shape[0])
+
     def __len__(self) -> int:
         return len(self.features)
 
     def at(self, parameters: Array) -> Point:
         """Evaluate all rows."""
+        return _UnitPoint(self, self.moved(parameters) + self.fixed)
+
+    def moved(self, parameters: Array) -> Array:
+        """The part of the scores that is linear in the parameters: (batch, classes)."""
         width = self.features.shape[1]
         spread = np.tile(self.weight, self.powers) * parameters[:width]
-        return _UnitPoint(self, self.features @ spread.T + (self.fixed + parameters[width:]))
+        return np.asarray(self.features @ spread.T + parameters[width:])
 
     def take(self, rows: Array) -> UnitLift:
         """The same for some rows."""
@@ -126,6 +144,9 @@ class UnitLift:
 class _UnitPoint:
     lift: UnitLift
     scores: Array
+
+    def derivative(self, direction: Array) -> Array:
+        return self.lift.moved(direction)
 
     def gradient(self, slopes: Array) -> Array:
         lift = self.lift
@@ -162,14 +183,23 @@ class HeadLift:
         """Number of parameters."""
         return int(self.classes * (self.features.shape[1] + 1))
 
+    @property
+    def work(self) -> int:
+        """Multiplications that a derivative of the scores, or a gradient, takes over all rows."""
+        return int(self.features.size * self.classes)
+
     def __len__(self) -> int:
         return len(self.features)
 
     def at(self, parameters: Array) -> Point:
         """Evaluate all rows."""
+        return _HeadPoint(self, self.moved(parameters) + self.fixed)
+
+    def moved(self, parameters: Array) -> Array:
+        """The part of the scores that is linear in the parameters: (batch, classes)."""
         width = self.features.shape[1]
         weights = parameters[: self.classes * width].reshape(self.classes, width)
-        return _HeadPoint(self, self.features @ weights.T + (self.fixed + parameters[self.classes * width :]))
+        return np.asarray(self.features @ weights.T + parameters[self.classes * width :])
 
     def take(self, rows: Array) -> HeadLift:
         """The same for some rows."""
@@ -181,6 +211,9 @@ class HeadLift:
 class _HeadPoint:
     lift: HeadLift
     scores: Array
+
+    def derivative(self, direction: Array) -> Array:
+        return self.lift.moved(direction)
 
     def gradient(self, slopes: Array) -> Array:
         return np.concatenate([(slopes.T @ self.lift.features).ravel(), slopes.sum(axis=0)])
@@ -246,6 +279,11 @@ class ReducedLift:
         """Number of reduced parameters."""
         return int(self.directions.shape[1])
 
+    @property
+    def work(self) -> int:
+        """Multiplications that a derivative of the scores, or a gradient, takes over all rows."""
+        return self.whole.work + int(self.directions.size)
+
     def __len__(self) -> int:
         return len(self.whole)
 
@@ -268,6 +306,9 @@ class _ReducedPoint:
     lift: ReducedLift
     inner: Point
     scores: Array
+
+    def derivative(self, direction: Array) -> Array:
+        return self.inner.derivative(self.lift.directions @ direction)
 
     def gradient(self, slopes: Array) -> Array:
         return np.asarray(self.lift.directions.T @ self.inner.gradient(slopes))

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from deploy.arrays import Array
-from fhe.separation.lift import Lift, Point, sum_curvature
+from fhe.separation.lift import Lift, Point
 from fhe.separation.losses import Loss, Pairs
+from fhe.separation.newton_system import NewtonSystem, newton_system
 
 __all__ = ["Fit", "minimise_anchored"]
 
@@ -80,11 +80,11 @@ def minimise_anchored(
         if step == max_steps:
             break
         row, plus, minus, weight = _thinned(loss.pairs(here.point.scores), PAIRS_PER_PARAMETER * lift.size)
-        hessian = sum_curvature(here.point, lift.size, row, plus, minus, strength * weight)
+        system = newton_system(lift, here.point, (row, plus, minus, strength * weight))
         if lift.linear:
-            moved = _search_line(objective, here, gradient, hessian)
+            moved = _search_line(objective, here, gradient, system)
         else:
-            moved, damping = _damped_step(objective, here, gradient, hessian, damping)
+            moved, damping = _damped_step(objective, here, gradient, system, damping)
         if moved is None:
             break
         here = moved
@@ -123,17 +123,11 @@ class _Place:
     value: float
 
 
-def _solve(hessian: Array, damping: float, gradient: Array) -> Array:
-    matrix = hessian.copy()
-    matrix[np.diag_indices_from(matrix)] += 1.0 + damping
-    return -np.asarray(cho_solve(cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False), gradient))
-
-
-def _search_line(objective: _Objective, here: _Place, gradient: Array, hessian: Array) -> _Place | None:
+def _search_line(objective: _Objective, here: _Place, gradient: Array, system: NewtonSystem) -> _Place | None:
     """Halve the Newton step until the objective falls; the scores are linear, so they are computed once."""
-    direction = _solve(hessian, 0.0, gradient)
+    direction = system.step(gradient)
     slope = float(gradient @ direction)
-    change = objective.lift.at(here.theta + direction).scores - here.point.scores
+    change = here.point.derivative(direction)
     size = 1.0
     for _ in range(30):
         new = here.theta + size * direction
@@ -145,12 +139,12 @@ def _search_line(objective: _Objective, here: _Place, gradient: Array, hessian: 
 
 
 def _damped_step(
-    objective: _Objective, here: _Place, gradient: Array, hessian: Array, damping: float
+    objective: _Objective, here: _Place, gradient: Array, system: NewtonSystem, damping: float
 ) -> tuple[_Place | None, float]:
     """Raise the damping until the true objective falls; lower it after a success."""
-    mean = max(float(np.trace(hessian)) / len(hessian), 1e-12)
+    mean = max(system.mean_curvature, 1e-12)
     for _ in range(12):
-        new = here.theta + _solve(hessian, damping * mean, gradient)
+        new = here.theta + system.step(gradient, damping * mean)
         point = objective.lift.at(new)
         with np.errstate(over="ignore", invalid="ignore"):
             value = objective.value(new, point.scores)
