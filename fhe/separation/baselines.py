@@ -14,13 +14,12 @@ from deploy.arrays import Array
 from deploy.fidelity import agreement_interval, compare_paired
 from deploy.model import Mlp
 from fhe.network import PolynomialNetwork, evaluate_polynomials
+from fhe.separation.remez import minimax_relu
 
 __all__ = ["BASELINES", "Replacement", "compare_baselines", "fit_baselines", "replace_layerwise"]
 
 Replacement = Callable[[Array], Array]
 """From pre-activations (batch, units) to coefficients (units, powers) in powers of z."""
-
-_GRID = 801
 
 
 def replace_layerwise(model: Mlp, x: Array, replacement: Replacement) -> PolynomialNetwork:
@@ -89,7 +88,7 @@ def least_squares(degree: int, *, per_unit: bool) -> Replacement:
 
 
 def minimax(degree: int, *, per_unit: bool) -> Replacement:
-    """Least worst error over the range seen (what Remez' exchange finds), as a linear program on a fine grid."""
+    """Least worst error over the range seen, by Remez' exchange."""
     return _over_range(_minimax_unit(degree), per_unit=per_unit)
 
 
@@ -131,27 +130,11 @@ def _exact_on(low: float, high: float, degree: int) -> Array | None:
 
 
 def _minimax_unit(degree: int) -> Callable[[float, float], Array]:
-    from scipy.optimize import linprog
-
     def on_range(low: float, high: float) -> Array:
         exact = _exact_on(low, high, degree)
         if exact is not None:
             return exact
-        middle, half = (low + high) / 2, (high - low) / 2
-        t = np.append(np.cos(np.linspace(0.0, np.pi, _GRID)), -middle / half)
-        basis = np.polynomial.chebyshev.chebvander(t, degree)
-        relu = np.maximum(middle + half * t, 0.0) / half
-        ones = np.ones((len(t), 1))
-        bounds = np.vstack([np.hstack([basis, -ones]), np.hstack([-basis, -ones])])
-        found = linprog(
-            np.append(np.zeros(degree + 1), 1.0),
-            A_ub=bounds,
-            b_ub=np.concatenate([relu, -relu]),
-            bounds=[(None, None)] * (degree + 2),
-            method="highs",
-        )
-        series = np.polynomial.Chebyshev(found.x[:-1] * half, domain=[low, high])
-        return _pad(series.convert(kind=np.polynomial.Polynomial).coef, degree)
+        return _pad(minimax_relu(low, high, degree).convert(kind=np.polynomial.Polynomial).coef, degree)
 
     return on_range
 
@@ -171,7 +154,7 @@ BASELINES: Mapping[str, Replacement] = {
     "square": square,
     **{
         f"{name} {degree}, {'unit' if per_unit else 'layer'}": maker(degree, per_unit=per_unit)
-        for name, maker in (("least squares", least_squares), ("minimax", minimax), ("chebyshev", chebyshev))
+        for name, maker in (("least squares", least_squares), ("remez", minimax), ("chebyshev", chebyshev))
         for per_unit in (False, True)
         for degree in (2, 3, 5, 7)
     },
