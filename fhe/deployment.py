@@ -14,7 +14,7 @@ import numpy as np
 
 from deploy.arrays import Array
 from deploy.cost import Quantity
-from deploy.errors import BundleError
+from deploy.errors import BundleError, PlanError
 from deploy.interface import Feature, InputGuard, Interface
 from deploy.model import Mlp
 from deploy.progress import SILENT, Progress
@@ -26,7 +26,7 @@ from fhe.onnx_export import export_onnx
 from fhe.options import CkksOptions
 from fhe.plan import Plan, Ranges, plan_network
 from fhe.runtime.engine import CkksEngine, ClearEngine
-from fhe.separation import separate
+from fhe.separation import Separation, separate
 from fhe.separation.baselines import compare_baselines
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "convert_model",
     "plan_cost",
     "plan_separated",
+    "plan_within_margins",
 ]
 
 NETWORK_FILE = "coefficients.safetensors"
@@ -251,10 +252,18 @@ def convert_model(
     x = model.check_rows(x)
     separation = separate(model, x, options, rng=rng, progress=progress)
     with progress.stage("plan", 1) as advance:
-        plan = plan_separated(separation.network, x, options)
+        plan, budget = plan_within_margins(separation, x, options)
         advance(1)
     progress.say(plan.text())
-    for warning in separation.report["warnings"]:
+    report = {**separation.report, "noise_budget": budget}
+    if budget is not None and not budget["within"]:
+        report["warnings"] = [
+            *report["warnings"],
+            f"encryption may move a logit by {budget['logit_error']:.2g} (estimated), the least calibration margin allows "
+            f"{budget['logit_move']:.2g}: such rows may flip; fit=exact widens margins, logit_error or "
+            "poly_modulus_degree lowers the error",
+        ]
+    for warning in report["warnings"]:
         progress.say(f"warning: {warning}")
     if separation.baselines:
         for row in compare_baselines(model, separation.network, separation.baselines, x):
@@ -262,9 +271,38 @@ def convert_model(
                 f"{row['replacement']}: {row['agreement']:.4f} [{row['low']:.4f}, {row['high']:.4f}], separation leads "
                 f"by {row['lead']:+.4f} ± {row['standard_error']:.4f} (calibration rows; evaluate has the held-out ones)"
             )
-    return CkksDeployment(
-        model, separation.network, plan, separation.report, separation.certificates, separation.baselines
-    )
+    return CkksDeployment(model, separation.network, plan, report, separation.certificates, separation.baselines)
+
+
+def plan_within_margins(
+    separation: Separation, x: Array, options: CkksOptions
+) -> tuple[Plan, dict[str, Json] | None]:
+    """Plan so that encryption moves no logit further than the rounding certificate allows, if the same ring can do it.
+
+    Returns
+    -------
+    plan, and the budget: "logit_move" that the certificate allows, "logit_error" that the plan expects at most, and
+    whether it is "within"; None where not all calibration decisions are kept, so that there is nothing to protect.
+    """
+    plan = plan_separated(separation.network, x, options)
+    move = separation.report.get("rounding", {}).get("logit_move")
+    if move is None:
+        return plan, None
+    error = max(plan.bound)
+    ring = plan.exchange.parameters.poly_modulus_degree
+    asked = min(options.logit_error, move)
+    while error > move and asked > move / 1000:
+        asked /= (
+            4  # what is asked is about typical rows and what is expected about any: lower until the latter fits
+        )
+        tighter = options.model_copy(update={"logit_error": asked, "poly_modulus_degree": ring})
+        try:
+            other = plan_separated(separation.network, x, tighter)
+        except PlanError:
+            break
+        if max(other.bound) <= move:
+            plan, error = other, max(other.bound)
+    return plan, {"logit_move": move, "logit_error": error, "within": error <= move}
 
 
 def plan_separated(network: PolynomialNetwork, x: Array, options: CkksOptions) -> Plan:
