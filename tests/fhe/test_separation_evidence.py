@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from deploy.model import Affine, Decision, Mlp
 from deploy.progress import SILENT
@@ -15,6 +17,7 @@ from fhe.separation.baselines import BASELINES, chebyshev, least_squares, minima
 from fhe.separation.candidates import AUTO, Candidate
 from fhe.separation.distill import distill
 from fhe.separation.problem import LastLayer
+from fhe.separation.remez import minimax_relu
 from fhe.separation.rounding import certify_rounding, coefficient_reach, round_coefficients, round_weights
 from fhe.separation.selection import _pick, make_folds
 from fhe.separation.targets import Targets, orient_logits
@@ -38,6 +41,43 @@ def test_minimax_equioscillates():
     """On [-1, 1] the best quadratic is (1 + 8 t + 8 t²) / 16, with error 1/16 at -1, -1/2, 0, 1/2 and 1."""
     table = minimax(2, per_unit=False)(np.array([[-1.0], [1.0]]))[0]
     np.testing.assert_allclose(table, [1 / 16, 1 / 2, 1 / 2], atol=1e-6)
+
+
+@given(
+    st.floats(-4, 2),
+    st.floats(-4, 2),
+    st.sampled_from([2, 3, 5, 7]),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_exchange_levels_the_worst_error(low, high, degree):
+    """Alternation theorem: degree + 2 points of the largest error, signs alternating, prove the minimum."""
+    low, high = -(10.0**low), 10.0**high
+    found = minimax_relu(low, high, degree)
+    near = min(-low, high)
+    v = np.union1d(np.linspace(low, high, 20001), np.linspace(-near, near, 2001))
+    error = found(v) - np.maximum(v, 0)
+    # between grid points the error passes its largest value here by the square of their distance
+    signs = np.sign(error[np.abs(error) > (1 - 1e-5) * np.abs(error).max()])
+    assert 1 + np.count_nonzero(np.diff(signs)) >= degree + 2
+
+
+@pytest.mark.parametrize("degree", [2, 3, 5, 7])
+def test_the_exchange_agrees_with_a_linear_program(degree):
+    from scipy.optimize import linprog
+
+    low, high = -3.0, 7.0
+    v = np.union1d(np.linspace(low, high, 2001), [0.0])
+    basis = np.polynomial.chebyshev.chebvander((v - 2) / 5, degree)
+    ones = np.ones((len(v), 1))
+    program = linprog(
+        np.append(np.zeros(degree + 1), 1.0),
+        A_ub=np.vstack([np.hstack([basis, -ones]), np.hstack([-basis, -ones])]),
+        b_ub=np.concatenate([np.maximum(v, 0), -np.maximum(v, 0)]),
+        bounds=[(None, None)] * (degree + 2),
+    )
+    worst = np.abs(minimax_relu(low, high, degree)(v) - np.maximum(v, 0)).max()
+    # the program sees a grid of step 1/200: it may undercut the true minimum by the square of that
+    assert worst == pytest.approx(program.fun, rel=1e-3)
 
 
 def test_chebyshev_interpolates_at_its_points():
@@ -152,6 +192,43 @@ def test_rounding_keeps_decisions_at_the_bits_said_and_loses_one_below(rng):
         or rounding.coefficient_bits == 0
     )
     assert not keeps(round_weights(network, rounding.weight_bits - 1)) or rounding.weight_bits == 0
+
+
+def test_the_least_margin_is_the_budget_of_the_encryption_noise(rng):
+    from fhe.deployment import convert_model, plan_separated
+
+    model = make_mlp(rng, (4, 30, 3))
+    x = rng.normal(size=(25, 4))
+
+    def budget(gamma):
+        options = CkksOptions(fit="exact", gamma=gamma)
+        deployment = convert_model(model, x, options, rng=np.random.default_rng(0))
+        usual = max(plan_separated(deployment.network, x, options).bound)
+        found = deployment.report["noise_budget"]
+        assert found["logit_error"] == max(deployment.plan.bound)
+        assert found["within"] == (found["logit_error"] <= found["logit_move"])
+        warned = any("encryption may move" in warning for warning in deployment.report["warnings"])
+        assert warned == (not found["within"])
+        return found, usual
+
+    wide, usual = budget(0.05)
+    assert wide["within"] and wide["logit_error"] == usual
+    # half of this margin is less than the usual plan's error: a plan of less error is taken
+    narrow, usual = budget(1e-3)
+    assert narrow["within"] and narrow["logit_error"] < narrow["logit_move"] < usual
+    # and this one is beyond the ring: the usual plan, and a warning
+    hopeless, usual = budget(1e-8)
+    assert not hopeless["within"] and hopeless["logit_error"] == usual
+
+
+def test_rows_that_are_lost_already_have_no_noise_budget(rng):
+    from fhe.deployment import convert_model
+
+    model = make_mlp(rng)
+    x = rng.normal(size=(300, 4))
+    deployment = convert_model(model, x, CkksOptions(fit="least-squares"), rng=np.random.default_rng(0))
+    assert deployment.report["min_margin"] < 0
+    assert deployment.report["noise_budget"] is None
 
 
 # Selection
