@@ -23,7 +23,7 @@ from fhe.separation.targets import Targets
 if TYPE_CHECKING:
     from deploy.progress import Progress
 
-__all__ = ["Folds", "Scored", "Selection", "make_folds", "select_fit"]
+__all__ = ["Folds", "Scored", "Selection", "make_folds", "paired_difference", "select_fit"]
 
 MANY_ROWS = 20_000
 """Above this many rows one split is enough, and no more rows than this are fitted in it."""
@@ -139,11 +139,11 @@ def select_fit(
         fit = finish(lift.take(fitted), targets.take(fitted), parameters[picked], gamma=gamma, share=share)
         finished.append(targets.take(judged).agrees(lift.take(judged).at(fit.parameters).scores))
     after = np.concatenate(finished)
-    loss, error = _difference(votes[picked], after)
+    loss, error = paired_difference(votes[picked], after)
     return Selection(table, picked, loss <= error * (1 + 1e-9), float(after.mean()), len(after))
 
 
-def _difference(first: Array, second: Array) -> tuple[float, float]:
+def paired_difference(first: Array, second: Array) -> tuple[float, float]:
     """Mean of first - second over the rows, and its standard error."""
     apart = first.astype(np.float64) - second
     return float(apart.mean()), float(apart.std() / np.sqrt(max(len(apart) - 1, 1)))
@@ -153,7 +153,7 @@ def _pick(votes: dict[Candidate, Array], distance: dict[Candidate, float]) -> tu
     best = max(votes, key=lambda candidate: (votes[candidate].mean(), -distance[candidate]))
     table = []
     for candidate, mine in votes.items():
-        behind, error = _difference(votes[best], mine)
+        behind, error = paired_difference(votes[best], mine)
         spread = float(mine.std() / np.sqrt(len(mine)))
         table.append(Scored(candidate, float(mine.mean()), spread, distance[candidate], behind, error))
     picked = min((row for row in table if row.admissible), key=lambda row: row.distance).candidate
