@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deploy.arrays import Array
-from deploy.model import Affine
 from deploy.requirement import require
-from fhe.network import PolynomialNetwork, evaluate_polynomials
+from fhe.network import PolynomialNetwork
 from fhe.separation.basis import UnitBasis
+from fhe.separation.coordinates import Coordinates
 from fhe.separation.selection import paired_difference
 from fhe.separation.targets import Targets, orient_logits
 
 if TYPE_CHECKING:
     from deploy.progress import Progress
 
-__all__ = ["Distilled", "distill"]
+__all__ = ["Distilled", "distill", "training_scores"]
 
 _BATCH = 256
 _ASIDE = 0.1
@@ -98,14 +98,14 @@ def _distill(
     order = rng.permutation(len(x))
     judged = np.sort(order[: max(1, int(len(x) * _ASIDE))]) if aside is None else aside
     fitted = np.setdiff1d(np.arange(len(x)), judged)
-    coordinates = _Coordinates.around(start, x[fitted])
+    coordinates = Coordinates.around(start, x[fitted])
     tensors = [torch.tensor(a, dtype=torch.float32, requires_grad=True) for a in coordinates.parameters()]
     optimiser = torch.optim.Adam(
         [{"params": [t], "lr": rate * size} for t, size in zip(tensors, coordinates.sizes(), strict=True)]
     )
     steps = epochs * -(-len(fitted) // _BATCH)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
-    inputs = torch.tensor(coordinates.inputs(x[fitted]), dtype=torch.float32)
+    inputs = torch.from_numpy(coordinates.inputs(x)[fitted])
     aims = torch.softmax(torch.tensor(targets.scores[fitted], dtype=torch.float64), dim=1).float()
 
     wanted = targets.take(judged)
@@ -119,7 +119,7 @@ def _distill(
     with progress.stage("distill (retraining without labels)", epochs) as advance:
         for epoch in range(1, epochs + 1):
             for batch in torch.randperm(len(inputs)).split(_BATCH):
-                scores = _scores(torch, coordinates, tensors, inputs[batch])
+                scores = training_scores(torch, coordinates, tensors, inputs[batch])
                 loss = torch.nn.functional.kl_div(
                     torch.log_softmax(scores, dim=1), aims[batch], reduction="batchmean"
                 )
@@ -138,103 +138,7 @@ def _distill(
     return Distilled(best, best_epoch, float(begun.mean()), float(best_votes.mean()), judged)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Hidden:
-    """A hidden layer's unit polynomials, in their orthonormal basis over the rows that training starts on."""
-
-    basis: UnitBasis
-    coefficients: Array
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Coordinates:
-    """Well-conditioned coordinates of all weights, and the way back.
-
-    Inputs are centred and each is scaled by the size of the weights that it meets; pre-activations are standardised;
-    unit polynomials are combinations of their orthonormal basis, so that what enters the next layer is centred too.
-    In raw weights the mean of the inputs and of the powers rules every gradient, and training stalls a percent lower.
-
-    Parameters
-    ----------
-    start : the network that training starts from.
-    centre, scale : (n_in,) of the inputs.
-    hidden : one for each hidden layer.
-    constants : for each hidden layer, what its polynomials' means add to the bias that follows: (n_next,).
-    """
-
-    start: PolynomialNetwork
-    centre: Array
-    scale: Array
-    hidden: tuple[_Hidden, ...]
-    constants: tuple[Array, ...]
-
-    @classmethod
-    def around(cls, start: PolynomialNetwork, x: Array) -> _Coordinates:
-        """Prepare over rows x (batch, n_in)."""
-        hidden, constants = [], []
-        for table, z, after in zip(start.coefficients, start.preactivations(x), start.affines[1:], strict=False):
-            basis = UnitBasis.over(z, table.shape[1] - 1)
-            values = evaluate_polynomials(table, z)
-            hidden.append(_Hidden(basis, np.einsum("pbu,bu->pu", basis.values(z), values) / len(z)))
-            constants.append(after.weight @ values.mean(axis=0))
-        first = start.affines[0].weight / (hidden[0].basis.std[:, None] if hidden else 1.0)
-        size = np.sqrt((first * first).mean(axis=0))
-        return cls(
-            start,
-            x.mean(axis=0),
-            np.maximum(size, 1e-3 * size.max(initial=1e-300)),
-            tuple(hidden),
-            tuple(constants),
-        )
-
-    def inputs(self, x: Array) -> Array:
-        """Rows (batch, n_in) as training sees them."""
-        return (x - self.centre) * self.scale
-
-    def parameters(self) -> list[Array]:
-        """Weight and bias of each layer, each but the last followed by its coefficients (powers, units)."""
-        found: list[Array] = []
-        for index, layer in enumerate(self.start.affines):
-            weight, bias = layer.weight, layer.bias
-            if index == 0:
-                weight, bias = weight / self.scale, bias + weight @ self.centre
-            else:
-                bias = bias + self.constants[index - 1]
-            if index < len(self.hidden):
-                basis = self.hidden[index].basis
-                weight, bias = weight / basis.std[:, None], (bias - basis.mean) / basis.std
-            found += [weight, bias]
-            if index < len(self.hidden):
-                found.append(self.hidden[index].coefficients)
-        return found
-
-    def sizes(self) -> list[float]:
-        """Root mean square of each of :meth:`parameters`, a bias's by the weights beside it: steps are relative to it."""
-        found: list[float] = []
-        for values in self.parameters():
-            if values.ndim == 2:
-                size = max(float(np.sqrt((values * values).mean())), 1e-6)
-            found.append(size)
-        return found
-
-    def network(self, parameters: list[Array]) -> PolynomialNetwork:
-        """Back to weights of rows as they are, and polynomials in powers of the pre-activation."""
-        left = list(parameters)
-        affines, tables = [], []
-        for index, layer in enumerate(self.start.affines):
-            weight, bias = left.pop(0), left.pop(0)
-            if index < len(self.hidden):
-                basis = self.hidden[index].basis
-                weight, bias = weight * basis.std[:, None], bias * basis.std + basis.mean
-                tables.append(np.einsum("pu,pud->ud", left.pop(0), basis.monomials()))
-            if index == 0:
-                weight = weight * self.scale
-                bias = bias - weight @ self.centre
-            affines.append(Affine(weight, bias, layer.name))
-        return PolynomialNetwork(tuple(affines), tuple(tables), self.start.decision)
-
-
-def _scores(torch: Any, coordinates: _Coordinates, tensors: list[Any], h: Any) -> Any:
+def training_scores(torch: Any, coordinates: Coordinates, tensors: list[Any], h: Any) -> Any:
     """Oriented scores of inputs h (batch, n_in) in the coordinates."""
     left = list(tensors)
     for hidden in coordinates.hidden:

@@ -10,8 +10,10 @@ import pytest
 from deploy.model import Affine, Decision, Mlp
 from fhe.options import CkksOptions
 from fhe.separation import Problem, separate
+from fhe.separation.coordinates import Coordinates
+from fhe.separation.distill import training_scores
 from fhe.separation.hulls import reduced_hulls
-from fhe.separation.targets import Targets
+from fhe.separation.targets import Targets, orient_logits
 
 
 def make_mlp(rng, widths, rule="argmax") -> Mlp:
@@ -129,3 +131,35 @@ def test_rows_match_automatic_differentiation_at_every_depth_and_degree(rng, wid
     (z[0, 0] - z[0, 2]).backward()
     rows = point.rows(np.array([0]), np.array([0]), np.array([2]))[0]
     np.testing.assert_allclose(rows, parameters.grad.numpy(), rtol=1e-5, atol=1e-5 * np.abs(rows).max())
+
+
+@pytest.mark.parametrize("widths,rule", [((4, 7, 3), "argmax"), ((4, 5, 6, 1), "sign"), ((4, 3), "argmin")])
+@pytest.mark.parametrize("degree", [2, 6])
+def test_coordinates_of_a_network_lead_back_to_it(rng, widths, rule, degree):
+    model = make_mlp(rng, widths, rule)
+    x = rng.normal(size=(60, 4)) * [1e-3, 1.0, 50.0, 1.0] + 7
+    network = run(model, x, fit="least-squares", degree=degree).network
+    coordinates = Coordinates.around(network, x)
+    parameters = coordinates.parameters()
+    assert len(coordinates.sizes()) == len(parameters)
+    back = coordinates.network(parameters).logits(x)
+    wanted = network.logits(x)
+    # powers of z up to 6 and back: some six digits at this spread of the inputs
+    np.testing.assert_allclose(back, wanted, atol=1e-8 * np.abs(wanted).max())
+    for hidden, z in zip(coordinates.hidden, network.preactivations(x), strict=False):
+        np.testing.assert_allclose(hidden.basis.values(z).mean(axis=1), 0, atol=1e-8)
+    np.testing.assert_allclose(coordinates.inputs(x).mean(axis=0), 0, atol=1e-5 * coordinates.inputs(x).std())
+
+
+@pytest.mark.parametrize("rule,n_out", [("argmax", 3), ("argmin", 3), ("sign", 1)])
+def test_training_starts_at_the_scores_of_the_network(rng, rule, n_out):
+    torch = pytest.importorskip("torch")
+    model = make_mlp(rng, (4, 7, 5, n_out), rule)
+    x = rng.normal(size=(60, 4))
+    network = run(model, x, fit="least-squares", degree=4).network
+    coordinates = Coordinates.around(network, x)
+    tensors = [torch.tensor(a, dtype=torch.float32) for a in coordinates.parameters()]
+    found = training_scores(torch, coordinates, tensors, torch.from_numpy(coordinates.inputs(x))).numpy()
+    wanted = orient_logits(model.decision, network.logits(x))
+    # single precision, two layers deep
+    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
