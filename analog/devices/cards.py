@@ -17,7 +17,7 @@ NEAR_IDEAL = DiodeModel(
     saturation_A=1e-12,
     emission=1e-3,
     nominal_celsius=None,
-    source="drops below 1 mV; ngspice still resolves it to 1e-10 V (at N = 1e-4 only to 1e-8)",
+    source="drops below 1 mV; ngspice at reltol 1e-7 resolves it to 1e-9 V (N = 1e-4: to 1e-8)",
 )
 
 D1N4148 = DiodeModel(

@@ -19,6 +19,7 @@ __all__ = ["SWEEP_SOURCE", "Drive", "Hold", "Step", "Sweep"]
 SWEEP_SOURCE = "vsweep"
 """Name of the source whose voltage is the row number in a sweep."""
 _SWEEP_NODE = "sweep_row"
+"""Its node, which :func:`analog.netlist.names.legal_name` gives to no other."""
 
 
 class Drive(Protocol):

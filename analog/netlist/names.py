@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 __all__ = ["legal_name", "legal_names", "unique_names"]
 
-_RESERVED = frozenset({"0", "gnd", "all", "time", "temp", "temper", "hertz", "frequency"})
+_RESERVED = frozenset({"0", "gnd", "all", "time", "temp", "temper", "hertz", "frequency", "sweep_row"})
 _ILLEGAL = re.compile(r"[^a-z0-9_]+")
 
 

@@ -47,6 +47,10 @@ def test_a_node_called_gnd_is_not_ground() -> None:
     assert legal_names(["0", "gnd", "GND", "time"]) == ("0", "n_gnd", "n_gnd_2", "n_time")
 
 
+def test_a_node_called_as_the_sweeps_own_is_not_shorted_to_it() -> None:
+    assert legal_names(["0", "Sweep row", "sweep_row"]) == ("0", "n_sweep_row", "n_sweep_row_2")
+
+
 def test_every_element_has_a_name_of_its_own(cascade) -> None:
     text = write_netlist(cascade([3, 5, 2])).text
     names = [line.split()[0].lower() for line in text.splitlines()[1:] if line[:1].isalpha()]
