@@ -91,12 +91,18 @@ class Coordinates:
         return found
 
     def sizes(self) -> list[float]:
-        """Root mean square of each of :meth:`parameters`, a bias's by the weights beside it: steps are relative to it."""
+        """Typical size of what each of :meth:`parameters` adds up to: a training step is a share of it.
+
+        That is the root mean square of a tensor times the root of the number of its summands (inputs of a layer,
+        powers of a unit); a bias goes with the weights beside it.
+        """
         found: list[float] = []
         size = 1.0
-        for values in self.parameters():
+        for index, values in enumerate(self.parameters()):
+            coefficients = index % 3 == 2
             if values.ndim == 2:
-                size = max(float(np.sqrt((values * values).mean())), 1e-6)
+                summands = values.shape[0] if coefficients else values.shape[1]
+                size = max(float(np.sqrt((values * values).mean() * summands)), 1e-6)
             found.append(size)
         return found
 

@@ -60,14 +60,14 @@ def distill(
     rng: np.random.Generator,
     progress: Progress,
     epochs: int = 24,
-    rate: float = 5e-4,
+    rate: float = 1e-3,
     aside: Array | None = None,
 ) -> Distilled:
     """Retrain on rows x (batch, n_in); deterministic given the arguments.
 
     Parameters
     ----------
-    rate : Adam's step, relative: every tensor's is scaled by its root mean square times 10.
+    rate : Adam's step, relative to the sizes in :class:`fhe.separation.coordinates.Coordinates`.
     aside : rows kept for stopping; a tenth at random by default.
     """
     torch = require("torch", extra="torch")

@@ -127,7 +127,8 @@ def unit_report(problem: Problem) -> list[dict[str, int]]:
 
 def selection_report(selection: Selection) -> dict[str, Any]:
     return {
-        "rule": "closest to least squares within one paired standard error of the best",
+        "rule": "closest to least squares within one paired standard error of the best; least squares itself unless the "
+        "lead over it is significant (McNemar, 5 %)",
         "judgements": selection.rows,
         "picked": selection.picked.name,
         "finished": selection.finish,

@@ -1,7 +1,9 @@
 """Which fit to keep, by cross-validation inside the calibration rows.
 
 The rule, fixed before any held-out row is read: among the candidates that are within one standard error (paired, over
-the same rows) of the best, take the one closest to least squares. Then finish it (keep every calibration decision
+the same rows) of the best, take the one closest to least squares. Least squares itself stays in the running until the
+best's lead over it is significant (exact McNemar test, 5 %): a few rows among hundreds are luck, and a standard error
+of so few says little. Then finish it (keep every calibration decision
 that can be kept, moving as little as possible) unless cross-validation says that this costs more than one standard
 error.
 
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from deploy.arrays import Array
+from deploy.fidelity import compare_paired
 from fhe.separation.candidates import AUTO, Candidate, finish, fit_candidates
 from fhe.separation.lift import Lift
 from fhe.separation.targets import Targets
@@ -27,6 +30,9 @@ __all__ = ["Folds", "Scored", "Selection", "make_folds", "paired_difference", "s
 
 MANY_ROWS = 20_000
 """Above this many rows one split is enough, and no more rows than this are fitted in it."""
+
+_LUCK = 0.05
+"""A lead over least squares less sure than this is taken for luck."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,13 +82,7 @@ class Scored:
     agreement: float
     standard_error: float
     distance: float
-    behind: float
-    behind_error: float
-
-    @property
-    def admissible(self) -> bool:
-        """Within one standard error of the best; being behind on a single row is exactly that."""
-        return self.behind <= self.behind_error * (1 + 1e-9)
+    admissible: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +154,10 @@ def _pick(votes: dict[Candidate, Array], distance: dict[Candidate, float]) -> tu
     table = []
     for candidate, mine in votes.items():
         behind, error = paired_difference(votes[best], mine)
+        admissible = behind <= error * (1 + 1e-9)  # being behind on a single row is exactly one standard error
+        if candidate.kind == "least-squares":
+            admissible = admissible or compare_paired(votes[best], mine).p_value >= _LUCK
         spread = float(mine.std() / np.sqrt(len(mine)))
-        table.append(Scored(candidate, float(mine.mean()), spread, distance[candidate], behind, error))
+        table.append(Scored(candidate, float(mine.mean()), spread, distance[candidate], admissible))
     picked = min((row for row in table if row.admissible), key=lambda row: row.distance).candidate
     return picked, tuple(table)

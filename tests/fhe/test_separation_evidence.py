@@ -247,6 +247,19 @@ def test_the_rule_takes_the_closest_to_least_squares_among_the_admissible():
     assert _pick(votes, {least: 0.0, near: 1.0, far: 2.0})[0] == least
 
 
+@pytest.mark.parametrize("lead,kept", [(5, True), (6, False)])
+def test_least_squares_stays_until_a_lead_over_it_is_significant(lead, kept):
+    """Five rows to none happen by chance in 2 · 2⁻⁵ > 5 % of all cases, six to none in 2 · 2⁻⁶ < 5 %."""
+    least, other = Candidate("least-squares"), Candidate("hinge", 1.0, 1.0)
+    votes = {least: np.ones(800, dtype=bool), other: np.ones(800, dtype=bool)}
+    votes[least][:lead] = False
+    assert (_pick(votes, {least: 0.0, other: 1.0})[0] == least) == kept
+    # the benefit of the doubt is for least squares alone
+    near, far = Candidate("hinge", 0.1, 1.0), Candidate("hinge", 1.0, 1.0)
+    votes = {near: votes[least], far: votes[other]}
+    assert _pick(votes, {near: 0.5, far: 1.0})[0] == far
+
+
 def test_folds_judge_every_allowed_row_once_and_never_one_they_fit(rng):
     folds = make_folds(103, rng, folds=5)
     assert sorted(np.concatenate([judged for _, judged in folds.pairs]).tolist()) == list(range(103))
