@@ -5,7 +5,7 @@ named; held-out rows are read once, at the end. Seconds are processor seconds on
 
     python benchmarks/ternary.py                       # every table; about fifteen minutes
     python benchmarks/ternary.py fidelity --models mnist digits_deep
-    python benchmarks/ternary.py optimal exact speed size sensitivity theory
+    python benchmarks/ternary.py optimal exact speed latency size sensitivity theory
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +63,6 @@ REFERENCES = {
     "breast_cancer": Reference("breast_cancer_30_16_2", "breast_cancer", (0, 455), (455, 569)),
 }
 
-METHODS: dict[str, dict[str, Any]] = {
-    "absmean": {"method": "absmean"},
-    "twn": {"method": "twn"},
-    "exact row": {"method": "exact"},
-    "auto, no beam": {"beam": 0},
-    "auto": {},
-    "auto, 7 levels": {"levels": 7},
-    "auto, 15 levels": {"levels": 15},
-    "auto, two planes": {"planes": 2},
-    "auto, 10 % int8": {"int8_columns": 0.1},
-    "auto, int8 last": {"int8_last_layer": True},
-}
-
 
 def open_reference(name: str) -> tuple[Mlp, np.ndarray, np.ndarray]:
     """Model, calibration rows, held-out rows."""
@@ -92,13 +80,54 @@ def judge(model: Mlp, logits: np.ndarray, x: np.ndarray) -> tuple[float, float]:
     return decision_loss(model.decision, original, logits), float(model.decision.agree(original, logits).mean())
 
 
-def convert(model: Mlp, x: np.ndarray, **options: Any) -> tuple[Any, float]:
-    """A deployment and its processor seconds."""
+def convert(model: Mlp, x: np.ndarray, **options: Any) -> tuple[Any, float, str]:
+    """A deployment, its processor seconds, and its sizes in words."""
     started = time.process_time()
     found = target.convert(
         model, Calibration(x), target.options(**options), rng=np.random.default_rng(0), progress=SILENT
     )
-    return found, time.process_time() - started
+    seconds = time.process_time() - started
+    notes = f"bits {found.bits_per_weight:.2f} int{found.report['integer']['activation_bits']} "
+    return found, seconds, notes
+
+
+def plain_feedback(model: Mlp, x: np.ndarray) -> tuple[Any, float, str]:
+    """GPTQ as published: one scale, every row alike, no selection."""
+    started = time.process_time()
+    recipe = Recipe(weighting="uniform", damping=0.01, grid=1, descent=0)
+    found = QuantizedMlp.of(quantize_network(Evidence(model, x), [recipe] * len(model.affines)))
+    return found, time.process_time() - started, ""
+
+
+def trained(model: Mlp, x: np.ndarray) -> tuple[Any, float, str]:
+    """Straight-through training for ten epochs, without labels; needs torch."""
+    import torch
+
+    from quantization.straight_through import train_straight_through
+
+    torch.set_num_threads(1)
+    started = time.process_time()
+    found = train_straight_through(Evidence(model, x), rng=np.random.default_rng(0), epochs=10)
+    return found, time.process_time() - started, ""
+
+
+METHODS: dict[str, Callable[[Mlp, np.ndarray], tuple[Any, float, str]]] = {
+    "absmean": partial(convert, method="absmean"),
+    "twn": partial(convert, method="twn"),
+    "exact row": partial(convert, method="exact"),
+    "feedback, 1 scale": plain_feedback,
+    "QAT, 10 epochs": trained,
+    "auto, no beam": partial(convert, beam=0),
+    "auto": convert,
+    "auto, 7 levels": partial(convert, levels=7),
+    "auto, 15 levels": partial(convert, levels=15),
+    "auto, two planes": partial(convert, planes=2),
+    "auto, 10 % int8": partial(convert, int8_columns=0.1),
+    "auto, int8 last": partial(convert, int8_last_layer=True),
+}
+
+SPREAD = ("auto, no beam", "auto")
+"""Methods that are run on subsets of the calibration rows too."""
 
 
 def subsets(rows: int) -> Iterator[np.ndarray]:
@@ -109,61 +138,29 @@ def subsets(rows: int) -> Iterator[np.ndarray]:
 
 
 def table_fidelity(arguments: argparse.Namespace) -> None:
-    """KL and agreement on held-out rows, calibrated on all rows and, in brackets, on eight subsets of nine
-    tenths."""
+    """KL and agreement on held-out rows, calibrated on all rows and, below it, on eight subsets of nine tenths."""
     for name in arguments.models:
         model, x, held_out = open_reference(name)
         print(f"{name}: {'-'.join(map(str, model.widths))}, {len(x)} calibration rows, {len(held_out)} held out")
-        for label, method in sorted(plain_feedback() | trained()) if len(arguments.methods) == len(METHODS) else []:
-            kl, agreement = judge(model, method(model, x).logits(held_out), held_out)
-            print(f"  {label:18s} KL {kl:.5f} agreement {agreement:.4f}")
         for label in arguments.methods:
-            options = METHODS[label]
-            found, seconds = convert(model, x, **options)
+            found, seconds, notes = METHODS[label](model, x)
             kl, agreement = judge(model, found.logits(held_out), held_out)
             low, high = agreement_interval(round(agreement * len(held_out)), len(held_out))
-            line = (
-                f"  {label:18s} KL {kl:.5f} agreement {agreement:.4f} [{low:.4f}, {high:.4f}] "
-                f"bits {found.bits_per_weight:.2f} int{found.report['integer']['activation_bits']} {seconds:.1f} s"
+            print(
+                f"  {label:18s} KL {kl:.5f} agreement {agreement:.4f} [{low:.4f}, {high:.4f}] {notes}{seconds:.1f} s",
+                flush=True,
             )
-            print(line, flush=True)
-            if label not in ("auto", "auto, no beam"):
+            if label not in SPREAD:
                 continue
             spread = []
             for rows in subsets(len(x)):
-                spread.append(judge(model, convert(model, x[rows], **options)[0].logits(held_out), held_out))
-                kl, agreement = np.array(spread).T
-                print(
-                    f"  {'':18s} {len(spread)} subsets: KL mean {kl.mean():.5f} sd {kl.std():.5f} max {kl.max():.5f}, "
-                    f"agreement mean {agreement.mean():.4f} min {agreement.min():.4f}",
-                    flush=True,
-                )
-
-
-def plain_feedback() -> set[tuple[str, Callable[[Mlp, np.ndarray], QuantizedMlp]]]:
-    """GPTQ as published: one scale, every row alike, no repair of earlier layers' damping choice, no selection."""
-
-    def run(model: Mlp, x: np.ndarray) -> QuantizedMlp:
-        recipe = Recipe(weighting="uniform", damping=0.01, grid=1, descent=0)
-        return QuantizedMlp.of(quantize_network(Evidence(model, x), [recipe] * len(model.affines)))
-
-    return {("feedback, 1 scale", run)}
-
-
-def trained() -> set[tuple[str, Callable[[Mlp, np.ndarray], QuantizedMlp]]]:
-    """Straight-through training, where torch is installed."""
-
-    def run(model: Mlp, x: np.ndarray) -> QuantizedMlp:
-        from quantization.straight_through import train_straight_through
-
-        return train_straight_through(Evidence(model, x), rng=np.random.default_rng(0), epochs=10)
-
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return set()
-    torch.set_num_threads(1)
-    return {("QAT, 10 epochs", run)}
+                spread.append(judge(model, METHODS[label](model, x[rows])[0].logits(held_out), held_out))
+            kls, agreements = np.array(spread).T
+            print(
+                f"  {'':18s} {len(spread)} subsets: KL mean {kls.mean():.5f} sd {kls.std():.5f} max {kls.max():.5f}, "
+                f"agreement mean {agreements.mean():.4f} min {agreements.min():.4f}",
+                flush=True,
+            )
 
 
 def table_floor(arguments: argparse.Namespace) -> None:
@@ -245,8 +242,8 @@ def table_exact(arguments: argparse.Namespace) -> None:
 
 
 def table_speed(arguments: argparse.Namespace) -> None:
-    """Least time of a call, interleaved with float32 in numpy, onnxruntime and torch in one process; every one of
-    them on one thread."""
+    """Least time of a call among runs of twenty, in turns with float32 in numpy, onnxruntime and torch in one process;
+    every one of them on one thread."""
     from quantization.engines import open_session
     from quantization.jit import TwoBitKernel, available_forms, compile_kernel, pack_blocks
     from quantization.onnx_weights import build_weight_model
@@ -283,8 +280,12 @@ def table_speed(arguments: argparse.Namespace) -> None:
                     f"{middle / median[label]:5.1f} times)"
                 )
         print(f"  operators that ran: {', '.join(f'{form} {dict(ops)}' for form, (_, ops) in sessions.items())}")
+
+
+def table_latency(arguments: argparse.Namespace) -> None:
+    """Least time of a call of each run time on the wide MNIST network, in turns with float32 in numpy."""
     model, x, held_out = open_reference("mnist")
-    found, _ = convert(model, x[:2000], beam=0)
+    found, *_ = convert(model, x[:2000], beam=0)
     for batch in (1, 256):
         rows = held_out[:batch]
         baseline = float32_runner(model, rows)
@@ -296,7 +297,7 @@ def table_speed(arguments: argparse.Namespace) -> None:
             opened[label] = engine.__enter__()
             calls[label] = lambda engine=opened[label], rows=rows: engine.run(rows).seconds["server"]
         least = {label: float("inf") for label in calls}
-        for _ in range(arguments.repeats):
+        for _ in range(10 * arguments.repeats):
             for label, call in calls.items():
                 started = time.perf_counter()
                 own = call()
@@ -308,11 +309,12 @@ def table_speed(arguments: argparse.Namespace) -> None:
 
 
 def interleave(calls: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Least and median seconds of each call, in turns."""
+    """Least and median seconds of each call. In its turn each is called twenty times, so that every one of them is
+    seen with its own weights, not its rivals', in the caches."""
     times: dict[str, list[float]] = {label: [] for label in calls}
     for _ in range(repeats):
         for label, call in calls.items():
-            for _ in range(3):
+            for _ in range(20):
                 started = time.perf_counter()
                 call()
                 times[label].append(time.perf_counter() - started)
@@ -349,7 +351,7 @@ def table_size(arguments: argparse.Namespace) -> None:
     """Bytes of each file against float32."""
     for name in arguments.models:
         model, x, _ = open_reference(name)
-        found, _ = convert(model, x[:1000], beam=0)
+        found, *_ = convert(model, x[:1000], beam=0)
         sizes = {file: len(data) for file, data in found.files().items()}
         weights = found.arithmetic.network.weights
         print(
@@ -398,6 +400,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
     "optimal": table_optimal,
     "exact": table_exact,
     "speed": table_speed,
+    "latency": table_latency,
     "size": table_size,
     "sensitivity": table_sensitivity,
     "theory": table_theory,
@@ -411,7 +414,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", choices=list(REFERENCES), default=list(REFERENCES))
     parser.add_argument("--methods", nargs="*", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--rows", type=int, default=10_000, help="of the exactness table")
-    parser.add_argument("--repeats", type=int, default=100, help="of the speed table")
+    parser.add_argument("--repeats", type=int, default=10, help="turns of the speed table")
     arguments = parser.parse_args()
     print(
         f"# {platform.processor() or platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}"
