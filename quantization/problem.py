@@ -114,19 +114,20 @@ def pose_problem(
     """
     share = np.full(len(exact), 1 / len(exact)) if row_weights is None else row_weights / row_weights.sum()
     root = np.sqrt(share)[:, None]
-    ours = (quantized - share @ quantized if centred else quantized) * root
+    mean = share @ quantized
+    ours = (quantized - mean if centred else quantized) * root
     gram = ours.T @ ours
     diagonal = np.diag(gram).copy()
-    rounding = (1e-10 * root * quantized) ** 2
-    dead = diagonal <= np.maximum(DEAD_VARIANCE * diagonal.mean(), rounding.sum(axis=0))
+    rounding = 1e-20 * (diagonal + mean**2)
+    dead = diagonal <= np.maximum(DEAD_VARIANCE * diagonal.mean(), rounding)
     ridge = damping * diagonal[~dead].mean() if not dead.all() else 1.0
     gram[dead] = 0.0
     gram[:, dead] = 0.0
     hessian = gram + ridge * np.eye(len(gram))
     if exact is quantized:
         return LayerProblem(weight, weight, hessian, dead)
-    theirs = (exact - share @ exact if centred else exact) * root
-    cross = (weight @ theirs.T) @ ours + ridge * weight
+    theirs = exact @ weight.T
+    cross = ((theirs - share @ theirs if centred else theirs) * root).T @ ours + ridge * weight
     cross[:, dead] = ridge * weight[:, dead]
     target = scipy.linalg.solve(hessian, cross.T, assume_a="pos").T
     return LayerProblem(weight, np.asarray(target), hessian, dead)
