@@ -245,7 +245,8 @@ def table_speed(arguments: argparse.Namespace) -> None:
     """Least time of a call among runs of twenty, in turns with float32 in numpy, onnxruntime and torch in one process;
     every one of them on one thread."""
     from quantization.engines import open_session
-    from quantization.jit import TwoBitKernel, available_forms, compile_kernel, pack_blocks
+    from quantization.jit import TwoBitKernel, available_forms, compile_kernel
+    from quantization.kernel_codes import address, pack_codes
     from quantization.onnx_weights import build_weight_model
 
     rng = np.random.default_rng(0)
@@ -254,7 +255,7 @@ def table_speed(arguments: argparse.Namespace) -> None:
         layer = QuantizedLayer((Plane(codes, rng.uniform(0.5, 1, size=(n_out, 1))),), np.zeros(n_out))
         network = QuantizedMlp.of([layer])
         dense = network.layers[0].weight.astype(np.float32)
-        packed, plain = pack_blocks(codes), float_model(dense)
+        plain, packed, kept = float_model(dense), pack_codes(codes), []
         sessions = {form: open_session(build_weight_model(network, form)) for form in ("dequantize", "nbits")}
         float_session = open_session(plain)[0]
         kernels: list[TwoBitKernel] = [compile_kernel(form) for form in available_forms()]
@@ -270,7 +271,14 @@ def table_speed(arguments: argparse.Namespace) -> None:
             for form, (session, _) in sessions.items():
                 calls[f"onnxruntime {form}"] = lambda x=x, s=session: s.run(None, {"x": x})
             for kernel in kernels:
-                calls[f"two-bit {kernel.form}"] = lambda q=q, k=kernel, p=packed: k.accumulate(p, q)
+                calls[f"two-bit {kernel.form}"] = partial(kernel.accumulate, packed, q)
+                rows = np.zeros((batch, packed.width), dtype=np.int8)
+                rows[:, :n_in] = q
+                into = np.empty((batch, packed.rows), dtype=np.int32)
+                calls[f"  on buffers {kernel.form}"] = partial(
+                    kernel.sum_into, packed, address(rows), address(into), batch
+                )
+                kept += [rows, into]
             least, median = interleave(calls, arguments.repeats)
             best, middle = (min(times[label] for label in rivals) for times in (least, median))
             for label in calls:

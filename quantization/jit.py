@@ -8,7 +8,7 @@ The digits' excess of 1 costs ``Σ_j q_j`` a row of activations, subtracted at t
 lane takes at most 192 * 128 * 4 in magnitude a block, so it is full after 21,845 blocks, 1.4 million columns.
 
 Codes that do not fit the second-level cache come from the third at a fixed rate, and everything else waits. So
-every other call goes through them backwards: what the last one read in the end is still near.
+every other call goes through them backwards, where what the last one read in the end is still near.
 
 Three forms of the inner step, by what the processor has:
 
@@ -35,38 +35,12 @@ from typing import Any
 import numpy as np
 
 from deploy.arrays import Array
-from deploy.errors import PlanError
 from deploy.requirement import require
 from quantization.integer import IntegerMlp, requantize, split_bytes
-from quantization.two_bit_ir import BLOCK, GROUP, Form, build_module
+from quantization.kernel_codes import PackedCodes, address, pack_codes
+from quantization.two_bit_ir import BLOCK, Form, build_module
 
-__all__ = ["BLOCK", "Form", "JitRun", "TwoBitKernel", "available_forms", "compile_kernel", "pack_blocks"]
-
-HUGE_PAGE = 2 << 20
-"""numpy asks for huge pages where it allocates 4 MiB or more: fewer address translations on the way to the codes."""
-
-
-def pack_blocks(codes: Array) -> Array:
-    """Lay codes (n_out, n_in) out for the kernel: (groups, blocks, 4, 64) uint8; what is past them is code 0."""
-    n_out, n_in = codes.shape
-    groups, blocks = -(-n_out // GROUP), -(-n_in // BLOCK)
-    if blocks > 21_845:
-        raise PlanError(f"{n_in} columns overflow an int32 lane", remedy="split the layer")
-    padded = np.zeros((groups * GROUP, blocks * BLOCK), dtype=np.int8)
-    padded[:n_out, :n_in] = codes
-    digits = (padded + 1).astype(np.uint8).reshape(groups, 4, 4, blocks, BLOCK)
-    packed = digits[:, :, 0] | digits[:, :, 1] << 2 | digits[:, :, 2] << 4 | digits[:, :, 3] << 6
-    return _aligned(packed.transpose(0, 2, 1, 3))
-
-
-def _aligned(array: Array) -> Array:
-    """A copy that begins a cache line or, where it is large, a huge page."""
-    boundary = 64 if array.nbytes < HUGE_PAGE else HUGE_PAGE
-    raw = np.empty(array.nbytes + boundary, dtype=np.uint8)
-    shift = -raw.ctypes.data % boundary
-    out = raw[shift : shift + array.nbytes].view(array.dtype).reshape(array.shape)
-    out[...] = array
-    return out
+__all__ = ["Form", "JitRun", "TwoBitKernel", "available_forms", "compile_kernel"]
 
 
 @lru_cache(maxsize=1)
@@ -88,21 +62,22 @@ class TwoBitKernel:
 
     form: Form
     engine: Any
-    call: Any
+    multiply: Any
     requantize8: Any
     requantize16: Any
     turns: Iterator[int] = field(default_factory=lambda: cycle((0, -1)))
 
-    def accumulate(self, packed: Array, q: Array) -> Array:
-        """Accumulators of int8 activations q (batch, n_in) under packed codes: (batch, 16 groups) int32, the rows
-        of codes first."""
-        groups, blocks = packed.shape[:2]
-        batch = len(q)
+    def sum_into(self, packed: PackedCodes, q: int, out: int, batch: int) -> None:
+        """Sums of int8 activations at address `q`, (batch, packed.width), to int32 at `out`, (batch, packed.rows)."""
+        self.multiply(packed.at, q, out, packed.groups, packed.blocks, batch, next(self.turns))
+
+    def accumulate(self, packed: PackedCodes, q: Array) -> Array:
+        """Accumulators of int8 activations q (batch, n_in) under packed codes: (batch, n_out) int32."""
         q = _spread(q)
-        assert q.dtype == np.int8 and q.shape[1] == blocks * BLOCK
-        out = np.empty((batch, groups * GROUP), dtype=np.int32)
-        self.call(packed.ctypes.data, q.ctypes.data, out.ctypes.data, groups, blocks, batch, next(self.turns))
-        return out
+        assert q.dtype == np.int8 and q.shape[1] == packed.width
+        out = np.empty((len(q), packed.rows), dtype=np.int32)
+        self.sum_into(packed, address(q), address(out), len(q))
+        return out[:, : packed.n_out]
 
 
 @lru_cache(maxsize=4)
@@ -129,14 +104,17 @@ def compile_kernel(form: Form | None = None) -> TwoBitKernel:
     engine = binding.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     pointer, length = ctypes.c_void_p, ctypes.c_int64
-    accumulate = ctypes.CFUNCTYPE(None, *[pointer] * 3, *[length] * 4)
-    rescale = ctypes.CFUNCTYPE(None, *[pointer] * 6, *[length] * 5)
+
+    def function(name: str, pointers: int, lengths: int) -> Any:
+        kind = ctypes.CFUNCTYPE(None, *[pointer] * pointers, *[length] * lengths)
+        return kind(engine.get_function_address(name))
+
     return TwoBitKernel(
         form,
         engine,
-        accumulate(engine.get_function_address("accumulate")),
-        rescale(engine.get_function_address("requantize8")),
-        rescale(engine.get_function_address("requantize16")),
+        function("accumulate", 3, 4),
+        function("requantize8", 6, 5),
+        function("requantize16", 6, 5),
     )
 
 
@@ -151,29 +129,23 @@ class JitRun:
     def __init__(self, program: IntegerMlp, form: Form | None = None) -> None:
         self._program = program
         self.kernel = compile_kernel(form)
-        self._packed = [
+        self._weights: list[list[PackedCodes | Array]] = [
             [
-                pack_blocks(term.codes) if term.levels == 1 else term.codes.T.astype(np.float64)
+                pack_codes(term.codes) if term.levels == 1 else term.codes.T.astype(np.float64)
                 for term in layer.terms
             ]
             for layer in program.layers
         ]
-        self._plain = all(len(layer.terms) == 1 and layer.terms[0].levels == 1 for layer in program.layers)
+        firsts = [weights[0] for weights in self._weights]
+        packed = [first for first in firsts if isinstance(first, PackedCodes)]
+        self._plain = len(packed) == len(firsts) and all(len(layer.terms) == 1 for layer in program.layers)
         if self._plain:
-            widths = [packed.shape[1] * BLOCK for (packed,) in self._packed[1:]] + [0]
+            widths = [codes.width for codes in packed[1:]] + [0]
             self._chain = [
-                (
-                    packed.ctypes.data,
-                    *packed.shape[:2],
-                    len(layer.offset),
-                    layer.terms[0].multiplier.ctypes.data,
-                    layer.offset.ctypes.data,
-                    layer.shift,
-                    width,
-                )
-                for layer, (packed,), width in zip(program.layers, self._packed, widths, strict=True)
+                (codes, address(layer.terms[0].multiplier), address(layer.offset), layer.shift, width)
+                for layer, codes, width in zip(program.layers, packed, widths, strict=True)
             ]
-            self._scratch_bytes = sum(4 * GROUP * step[1] + step[7] for step in self._chain)
+            self._scratch_bytes = sum(4 * codes.rows + width for codes, *_, width in self._chain)
 
     def __call__(self, q: Array) -> Array:
         """(batch, n_in) integers -> (batch, n_out) int64."""
@@ -185,22 +157,23 @@ class JitRun:
         parts = 1 if program.bits == 8 else 2
         rescale = kernel.requantize8 if parts == 1 else kernel.requantize16
         scratch = np.empty(batch * parts * self._scratch_bytes, dtype=np.int8)
-        at = scratch.ctypes.data
+        at = address(scratch)
         inputs = [_spread(part) for part in (split_bytes(q) if parts == 2 else (np.asarray(q, dtype=np.int8),))]
-        rows = [part.ctypes.data for part in inputs]
-        for packed, groups, blocks, n_out, multiplier, offset, shift, width in self._chain:
-            stride = groups * GROUP
+        rows = [address(part) for part in inputs]
+        for codes, multiplier, offset, shift, width in self._chain:
+            stride = codes.rows
             sums = [at + part * batch * 4 * stride for part in range(parts)]
             for row, total in zip(rows, sums, strict=True):
-                kernel.call(packed, row, total, groups, blocks, batch, next(kernel.turns))
+                kernel.sum_into(codes, row, total, batch)
             at += parts * batch * 4 * stride
             if not width:
                 break
             rows = [at + part * batch * width for part in range(parts)]
-            rescale(sums[0], sums[-1], multiplier, offset, rows[0], rows[-1], shift, n_out, batch, stride, width)
+            shape = (codes.n_out, batch, stride, width)
+            rescale(sums[0], sums[-1], multiplier, offset, rows[0], rows[-1], shift, *shape)
             at += parts * batch * width
         last = program.layers[-1]
-        begin = sums[0] - scratch.ctypes.data
+        begin = sums[0] - address(scratch)
         whole = scratch[begin : begin + parts * batch * 4 * stride].view(np.int32).reshape(parts, batch, stride)
         whole = whole[:, :, : program.n_out].astype(np.int64)
         total = whole[0] if parts == 1 else 256 * whole[0] + whole[1]
@@ -209,16 +182,15 @@ class JitRun:
     def _run_terms(self, q: Array) -> Array:
         program = self._program
         h = np.asarray(q)
-        for index, (layer, packed) in enumerate(zip(program.layers, self._packed, strict=True)):
+        for index, (layer, pieces) in enumerate(zip(program.layers, self._weights, strict=True)):
             totals = layer.offset
-            for term, weights in zip(layer.terms, packed, strict=True):
-                sums = self._accumulate(weights, h[:, term.begin : term.end], term.levels)
-                totals = totals + term.multiplier * sums[:, : len(layer.offset)]
+            for term, weights in zip(layer.terms, pieces, strict=True):
+                totals = totals + term.multiplier * self._accumulate(weights, h[:, term.begin : term.end])
             h = totals if index == len(program.layers) - 1 else requantize(layer, totals, program.low, program.high)
         return h
 
-    def _accumulate(self, weights: Array, h: Array, levels: int) -> Array:
-        if levels > 1:
+    def _accumulate(self, weights: PackedCodes | Array, h: Array) -> Array:
+        if not isinstance(weights, PackedCodes):
             return np.asarray(h.astype(np.float64) @ weights).astype(np.int64)
         if self._program.bits == 8:
             return self.kernel.accumulate(weights, h.astype(np.int8)).astype(np.int64)

@@ -11,10 +11,11 @@ Axes: ``batch``, ``n_in``, ``n_out``, ``groups`` of 16 weight rows, ``blocks`` o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 from deploy.requirement import require
+from quantization.llvm_loop import Loop, turned
 
 __all__ = ["BLOCK", "GROUP", "Form", "build_module"]
 
@@ -66,11 +67,11 @@ def _add_accumulate(ir: Any, module: Any, form: Form) -> None:
     first = constant(0)
     for items, quads in ((quarter, 1), (1, quarter)):
         past = builder.and_(batch, constant(-items))
-        with _loop(ir, builder, first, past, items) as item:
+        with Loop(ir, builder, first, past, items) as item:
             activations, targets = lines(q, item, items, q_bytes), lines(out, item, items, rows)
             excess = tile.excess(activations, quads)
-            with _loop(ir, builder, constant(0), groups, 1) as step:
-                group = _turned(builder, step, groups, turn)
+            with Loop(ir, builder, constant(0), groups, 1) as step:
+                group = turned(builder, step, groups, turn)
                 weights = builder.gep(packed, [builder.mul(group, group_bytes)])
                 for quad in range(0, GROUP // 4, quads):
                     sums = builder.sub(tile.sums(weights, quad, quads, activations), excess)
@@ -79,11 +80,6 @@ def _add_accumulate(ir: Any, module: Any, form: Form) -> None:
                         tile.store(sums, at, 4 * quads, builder.gep(target, [row]))
         first = past
     builder.ret_void()
-
-
-def _turned(builder: Any, index: Any, count: Any, turn: Any) -> Any:
-    """index for turn 0, count - 1 - index for turn -1."""
-    return builder.add(builder.xor(index, turn), builder.and_(count, turn))
 
 
 def _add_requantize(ir: Any, module: Any, bits: int) -> None:
@@ -101,9 +97,9 @@ def _add_requantize(ir: Any, module: Any, bits: int) -> None:
     def constant(value: int) -> Any:
         return ir.Constant(word, value)
 
-    with _loop(ir, builder, constant(0), batch, 1) as item:
+    with Loop(ir, builder, constant(0), batch, 1) as item:
         sums_at, out_at = (builder.mul(item, stride) for stride in strides)
-        with _loop(ir, builder, constant(0), n_out, 1) as row:
+        with Loop(ir, builder, constant(0), n_out, 1) as row:
             source = builder.add(sums_at, row)
             total = builder.sext(builder.load(builder.gep(high_sums, [source])), word)
             if bits == 16:
@@ -183,9 +179,9 @@ class _Tile:
     def _over_blocks(self, count: int, step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         empty = self._ir.Constant(self._inner.lanes, [0] * self.lanes)
         begin = self._ir.Constant(self._blocks.type, 0)
-        loop = _loop(self._ir, self._builder, begin, self._blocks, 1, [empty] * count)
+        loop = Loop(self._ir, self._builder, begin, self._blocks, 1, [empty] * count)
         with loop as index:
-            loop.following = step(_turned(self._builder, index, self._blocks, self._turn), list(loop.carried))
+            loop.following = step(turned(self._builder, index, self._blocks, self._turn), list(loop.carried))
         return loop.carried
 
     def _across(self, vectors: list[Any]) -> Any:
@@ -225,39 +221,6 @@ class _Tile:
             )
             for part in range(self._inner.parts)
         ]
-
-
-class _loop:
-    """``for index in range(begin, end, step)`` around the body of a ``with``, carrying values from round to
-    round."""
-
-    def __init__(self, ir: Any, builder: Any, begin: Any, end: Any, step: int, initial: Sequence[Any] = ()) -> None:
-        function, before = builder.function, builder.block
-        self._head, self._body = function.append_basic_block("head"), function.append_basic_block("body")
-        self._exit = function.append_basic_block("exit")
-        self._builder, self._end, self._step = builder, end, ir.Constant(begin.type, step)
-        builder.branch(self._head)
-        builder.position_at_end(self._head)
-        self._index = builder.phi(begin.type)
-        self._index.add_incoming(begin, before)
-        self.carried = [builder.phi(value.type) for value in initial]
-        for phi, value in zip(self.carried, initial, strict=True):
-            phi.add_incoming(value, before)
-        self.following: list[Any] = []
-
-    def __enter__(self) -> Any:
-        more = self._builder.icmp_signed("<", self._index, self._end)
-        self._builder.cbranch(more, self._body, self._exit)
-        self._builder.position_at_end(self._body)
-        return self._index
-
-    def __exit__(self, *exc: object) -> None:
-        end = self._builder.block
-        self._index.add_incoming(self._builder.add(self._index, self._step), end)
-        for phi, value in zip(self.carried, self.following, strict=True):
-            phi.add_incoming(value, end)
-        self._builder.branch(self._head)
-        self._builder.position_at_end(self._exit)
 
 
 class _Inner(ABC):
