@@ -12,19 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analog.circuit import (
-    _KINDS,
-    ORIGIN,
-    Circuit,
-    Diodes,
-    Gyrators,
-    OpAmps,
-    Resistors,
-    Sources,
-    Vccs,
-    Vcvs,
-    origins,
-)
+from analog.circuit import _KINDS, ORIGIN, Circuit, origins
 from analog.devices.diode import DiodeModel
 from deploy.arrays import Array
 from deploy.errors import InputError
@@ -65,13 +53,13 @@ class CircuitBuilder:
 
     def resistor(self, a: npt.ArrayLike, b: npt.ArrayLike, ohm: npt.ArrayLike, origin: Array | None = None) -> None:
         """Add resistors."""
-        self._add("resistors", Resistors, origin, a=a, b=b, ohm=ohm)
+        self._add("resistors", origin, a=a, b=b, ohm=ohm)
 
     def diode(
         self, anode: npt.ArrayLike, cathode: npt.ArrayLike, model: DiodeModel, origin: Array | None = None
     ) -> None:
         """Add diodes of one model."""
-        self._add("diodes", Diodes, origin, anode=anode, cathode=cathode, model=self.model(model))
+        self._add("diodes", origin, anode=anode, cathode=cathode, model=self.model(model))
 
     def voltage_source(
         self,
@@ -84,14 +72,7 @@ class CircuitBuilder:
         origin: Array | None = None,
     ) -> None:
         """Add voltage sources of volts + per_unit * x[input]."""
-        columns: dict[str, Any] = {
-            "plus": plus,
-            "minus": minus,
-            "value": volts,
-            "input": input,
-            "per_unit": per_unit,
-        }
-        self._add("voltage_sources", Sources, origin, **columns)
+        self._add("voltage_sources", origin, plus=plus, minus=minus, value=volts, input=input, per_unit=per_unit)
 
     def current_source(
         self,
@@ -104,14 +85,7 @@ class CircuitBuilder:
         origin: Array | None = None,
     ) -> None:
         """Add current sources; amps + per_unit * x[input] flows from plus through the source to minus."""
-        columns: dict[str, Any] = {
-            "plus": plus,
-            "minus": minus,
-            "value": amps,
-            "input": input,
-            "per_unit": per_unit,
-        }
-        self._add("current_sources", Sources, origin, **columns)
+        self._add("current_sources", origin, plus=plus, minus=minus, value=amps, input=input, per_unit=per_unit)
 
     def vcvs(
         self,
@@ -123,8 +97,8 @@ class CircuitBuilder:
         origin: Array | None = None,
     ) -> None:
         """Add voltage-controlled voltage sources."""
-        controls: dict[str, Any] = {"control_plus": control_plus, "control_minus": control_minus, "gain": gain}
-        self._add("vcvs", Vcvs, origin, plus=plus, minus=minus, **controls)
+        controls = {"control_plus": control_plus, "control_minus": control_minus}
+        self._add("vcvs", origin, plus=plus, minus=minus, gain=gain, **controls)
 
     def vccs(
         self,
@@ -136,12 +110,8 @@ class CircuitBuilder:
         origin: Array | None = None,
     ) -> None:
         """Add voltage-controlled current sources."""
-        controls: dict[str, Any] = {
-            "control_plus": control_plus,
-            "control_minus": control_minus,
-            "siemens": siemens,
-        }
-        self._add("vccs", Vccs, origin, plus=plus, minus=minus, **controls)
+        controls = {"control_plus": control_plus, "control_minus": control_minus}
+        self._add("vccs", origin, plus=plus, minus=minus, siemens=siemens, **controls)
 
     def gyrator(
         self,
@@ -153,8 +123,8 @@ class CircuitBuilder:
         origin: Array | None = None,
     ) -> None:
         """Add ideal gyrators."""
-        ports: dict[str, Any] = {"a_plus": a_plus, "a_minus": a_minus, "b_plus": b_plus, "b_minus": b_minus}
-        self._add("gyrators", Gyrators, origin, siemens=siemens, **ports)
+        ports = {"a_plus": a_plus, "a_minus": a_minus, "b_plus": b_plus, "b_minus": b_minus}
+        self._add("gyrators", origin, siemens=siemens, **ports)
 
     def op_amp(
         self,
@@ -169,18 +139,16 @@ class CircuitBuilder:
         origin: Array | None = None,
     ) -> None:
         """Add op-amps with saturating outputs."""
-        self._add(
-            "op_amps", OpAmps, origin, out=out, plus=plus, minus=minus, gain=gain, offset=offset, low=low, high=high
-        )
+        self._add("op_amps", origin, out=out, plus=plus, minus=minus, gain=gain, offset=offset, low=low, high=high)
 
-    def _add(self, kind: str, table: Any, origin: Array | None, **columns: Any) -> None:
+    def _add(self, kind: str, origin: Array | None, **columns: npt.ArrayLike) -> None:
         arrays = [np.atleast_1d(column) for column in columns.values()]
         (count,) = np.broadcast_shapes(*(array.shape for array in arrays))
         records = origins("given", count) if origin is None else np.asarray(origin, dtype=ORIGIN)
         if len(records) != count:
             raise InputError(f"{len(records)} origins for {count} {kind}")
         spread = {name: np.broadcast_to(array, count) for name, array in zip(columns, arrays, strict=True)}
-        self._parts[kind].append(table(origin=records, **spread))
+        self._parts[kind].append(_KINDS[kind](origin=records, **spread))
 
     def build(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -75,13 +75,29 @@ class _Variations(abc.ABC):
         return {**shown, **self.subject.judge(self.vary(case.parameters), x)}
 
 
-def _base(rng: np.random.Generator) -> int:
-    return int(rng.integers(2**48))
+class _Listed(_Variations):
+    """One case for each value that an option lists; the first parameter takes it."""
+
+    listed: ClassVar[str]
+    label: ClassVar[str]
+
+    def cases(self, options: Any, rng: np.random.Generator) -> Iterator[Case]:
+        """One case a value."""
+        for value in getattr(options, self.listed):
+            yield Case(f"{self.label}={value:g}", {self.parameters[0].name: value})
 
 
-def _draws(label: str, values: Sequence[float], column: str, draws: int, base: int) -> Iterator[Case]:
-    for value, draw in itertools.product(values, range(draws)):
-        yield Case(f"{label}={value:g}/draw={draw}", {column: value, "draw": draw, "base": base})
+class _MonteCarlo(_Listed):
+    """Every value that an option lists, `draws` times; a draw's numbers come from the study's base and its own."""
+
+    def cases(self, options: Any, rng: np.random.Generator) -> Iterator[Case]:
+        """One case a value and draw."""
+        base = int(rng.integers(2**48))
+        for case, draw in itertools.product(super().cases(options, rng), range(options.draws)):
+            yield Case(f"{case.id}/draw={draw}", {**case.parameters, "draw": draw, "base": base})
+
+
+_DRAW = Column("draw", "", "number of the random circuit")
 
 
 def _rng(parameters: Mapping[str, Any]) -> np.random.Generator:
@@ -96,10 +112,7 @@ class ToleranceOptions(_Options):
     law: str = Field("uniform", pattern="^(uniform|normal)$", description="uniform within, or normal with sigma/3")
 
 
-_DRAW = Column("draw", "", "number of the random circuit")
-
-
-class ResistorTolerance(_Variations):
+class ResistorTolerance(_MonteCarlo):
     """Every resistor off by its own random factor."""
 
     summary = "Monte Carlo over resistor tolerances"
@@ -109,10 +122,12 @@ class ResistorTolerance(_Variations):
         Column("law", "", "uniform or normal"),
         _DRAW,
     )
+    listed = "percent"
+    label = "tolerance"
 
     def cases(self, options: ToleranceOptions, rng: np.random.Generator) -> Iterator[Case]:
-        """Every tolerance, `draws` times."""
-        for case in _draws("tolerance", options.percent, "tolerance", options.draws, _base(rng)):
+        """Every tolerance, `draws` times, by the law that was asked for."""
+        for case in super().cases(options, rng):
             yield Case(f"{case.id}/{options.law}", {**case.parameters, "law": options.law})
 
     def vary(self, parameters: Mapping[str, Any]) -> Variation:
@@ -133,16 +148,14 @@ class MismatchOptions(_Options):
     draws: int = Field(100, ge=1, description="random circuits for each spread")
 
 
-class DiodeMismatch(_Variations):
+class DiodeMismatch(_MonteCarlo):
     """Every diode's saturation current off by its own log-normal factor."""
 
     summary = "Monte Carlo over the diodes' saturation currents"
     options = MismatchOptions
     parameters = (Column("sigma", "", "standard deviation of ln(I_S)"), _DRAW)
-
-    def cases(self, options: MismatchOptions, rng: np.random.Generator) -> Iterator[Case]:
-        """Every spread, `draws` times."""
-        return _draws("sigma", options.sigma, "sigma", options.draws, _base(rng))
+    listed = "sigma"
+    label = "sigma"
 
     def vary(self, parameters: Mapping[str, Any]) -> Variation:
         """Multiply each saturation current."""
@@ -158,16 +171,14 @@ class OffsetOptions(_Options):
     draws: int = Field(100, ge=1, description="random circuits for each offset")
 
 
-class AmplifierOffset(_Variations):
+class AmplifierOffset(_MonteCarlo):
     """Every amplifier with its own input offset."""
 
     summary = "Monte Carlo over the amplifiers' input offset voltages"
     options = OffsetOptions
     parameters = (Column("offset", "mV", "standard deviation of the input offset"), _DRAW)
-
-    def cases(self, options: OffsetOptions, rng: np.random.Generator) -> Iterator[Case]:
-        """Every offset, `draws` times."""
-        return _draws("offset", options.millivolts, "offset", options.draws, _base(rng))
+    listed = "millivolts"
+    label = "offset"
 
     def vary(self, parameters: Mapping[str, Any]) -> Variation:
         """Put a source before each amplifier."""
@@ -183,17 +194,14 @@ class GainOptions(_Options):
     open_loop: tuple[float, ...] = Field((1e2, 1e3, 1e4, 1e5, 1e6), description="open-loop gains to try")
 
 
-class AmplifierGain(_Variations):
+class AmplifierGain(_Listed):
     """Amplifiers built from op-amps of finite open-loop gain."""
 
     summary = "Finite open-loop gain of the amplifiers"
     options = GainOptions
     parameters = (Column("open_loop_gain", "", "gain of every op-amp without feedback"),)
-
-    def cases(self, options: GainOptions, rng: np.random.Generator) -> Iterator[Case]:
-        """One case a gain."""
-        for gain in options.open_loop:
-            yield Case(f"gain={gain:g}", {"open_loop_gain": gain})
+    listed = "open_loop"
+    label = "gain"
 
     def vary(self, parameters: Mapping[str, Any]) -> Variation:
         """Reduce every closed-loop gain."""
@@ -209,17 +217,14 @@ class TemperatureOptions(_Options):
     )
 
 
-class Temperature(_Variations):
+class Temperature(_Listed):
     """The whole circuit at other temperatures, rails as they were designed."""
 
     summary = "Ambient temperature"
     options = TemperatureOptions
     parameters = (Column("temperature", "degC", "ambient temperature of every diode"),)
-
-    def cases(self, options: TemperatureOptions, rng: np.random.Generator) -> Iterator[Case]:
-        """One case a temperature."""
-        for celsius in options.celsius:
-            yield Case(f"celsius={celsius:g}", {"temperature": celsius})
+    listed = "celsius"
+    label = "celsius"
 
     def vary(self, parameters: Mapping[str, Any]) -> Variation:
         """Change the temperature alone."""
@@ -299,12 +304,14 @@ class PowerOptions(_Options):
     scales: tuple[float, ...] = Field((1.0, 0.1, 0.01, 0.001), description="factors on every conductance")
 
 
-class Power(_Variations):
+class Power(_Listed):
     """What an inference dissipates, and what smaller conductances cost in fidelity."""
 
     summary = "Power of an inference against the scale of the conductances"
     options = PowerOptions
     parameters = (Column("conductance_scale", "", "factor on every conductance"),)
+    listed = "scales"
+    label = "scale"
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -316,11 +323,6 @@ class Power(_Variations):
             Column("amplifier_power", "W", "quiescent power of the active parts (a figure of the options)"),
             *JUDGED,
         )
-
-    def cases(self, options: PowerOptions, rng: np.random.Generator) -> Iterator[Case]:
-        """One case a scale."""
-        for scale in options.scales:
-            yield Case(f"scale={scale:g}", {"conductance_scale": scale})
 
     def vary(self, parameters: Mapping[str, Any]) -> Variation:
         """Scale every conductance."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -353,3 +355,31 @@ def test_a_variation_that_cannot_be_solved_is_a_row(deployment, rows) -> None:
     row = subject.judge(Variation(wires.build(outputs=[lonely]), Conditions()), rows)
     assert "no path of direct current to ground: lonely" in row["outcome"]
     assert row["failed_rows"] == len(rows)
+
+
+_ON_A_CLUSTER = """
+import numpy as np
+from analog.conversion import convert_model
+from analog.options import CircuitOptions
+from deploy.model import Affine, Decision, Mlp
+from deploy.simulation import run_study
+
+rng = np.random.default_rng(2)
+model = Mlp((Affine(rng.normal(size=(6, 4)), rng.normal(size=6)), Affine(rng.normal(size=(3, 6)), np.zeros(3))),
+            ("relu",), Decision("argmax"))
+x = rng.uniform(-1, 1, size=(30, 4))
+deployment = convert_model(model, x, CircuitOptions())
+for name, given in (("resistor-tolerance", {"draws": 2}), ("temperature", {}), ("operating-points", {"rows": 3})):
+    study = deployment.studies()[name]
+    cases = list(study.cases(study.options(**given), np.random.default_rng(7)))
+    here, pool, cluster = (
+        run_study(study, cases, x, jobs=jobs, cluster=address) for jobs, address in ((1, None), (2, None), (2, "local"))
+    )
+    assert repr(here) == repr(pool) == repr(cluster), name
+"""
+
+
+@pytest.mark.long
+def test_one_worker_joblib_and_a_ray_cluster_give_the_same_rows() -> None:
+    pytest.importorskip("ray", reason='ray is not installed: pip install "relu-deploy[cluster]"')
+    subprocess.run([sys.executable, "-c", _ON_A_CLUSTER], check=True)
