@@ -21,6 +21,7 @@ from deploy.progress import SILENT, Progress
 from deploy.ranges import Box
 from deploy.study import Study
 from deploy.target import Archives, Bound, Engine, Json, Panel
+from fhe.distance import distance_over
 from fhe.network import PolynomialNetwork
 from fhe.onnx_export import export_onnx
 from fhe.options import CkksOptions
@@ -114,8 +115,19 @@ class CkksDeployment:
         return self.network.logits(x)
 
     def bound(self, x: Array) -> Bound | None:
-        """None: polynomials follow decisions, not logits, and decisions are measured on held-out rows."""
-        return None
+        """What the polynomials move a logit by at most, anywhere in the declared box of inputs and at rows x, proved.
+
+        What encryption adds is the plan's (``Plan.bound``, estimated).
+        """
+        declared = self._interface().guard
+        low = np.minimum([feature.low for feature in declared.features], x.min(axis=0, initial=np.inf))
+        high = np.maximum([feature.high for feature in declared.features], x.max(axis=0, initial=-np.inf))
+        largest = distance_over(self.model, self.network, Box(low, high, "proved"))
+        return Bound(
+            np.broadcast_to(largest, (len(x), len(largest))),
+            "proved",
+            "interval arithmetic over the declared box of inputs: |W| |relu - p|, layer by layer",
+        )
 
     def engines(self) -> Mapping[str, Engine]:
         """``ckks`` runs both roles on ciphertexts, ``clear`` the same steps in numpy."""

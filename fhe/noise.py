@@ -160,14 +160,15 @@ def _sensitivities(
     stages: Sequence[Stage], jacobians: Sequence[Array], energy: Sequence[float]
 ) -> list[Sensitivity]:
     found: list[Sensitivity] = []
-    reach = np.eye(stages[-1].rows)
+    reach: Array | None = None  # the identity, which is never built: there may be thousands of outputs
     for index in reversed(range(len(stages))):
-        squares = reach**2
-        row_norms = sum((np.abs(matrix) ** 2).sum(axis=1) for matrix in stages[index].matrices)
-        total = squares.sum(axis=1)
-        found.append(Sensitivity(squares @ row_norms, total * energy[index], total))
+        row_norms = np.sum([(np.abs(matrix) ** 2).sum(axis=1) for matrix in stages[index].matrices], axis=0)
+        squares = None if reach is None else reach**2
+        total = np.ones(stages[-1].rows) if squares is None else squares.sum(axis=1)
+        streams = row_norms if squares is None else squares @ row_norms
+        found.append(Sensitivity(streams, total * energy[index], total))
         if index:
-            reach = reach @ jacobians[index - 1]
+            reach = jacobians[index - 1] if reach is None else reach @ jacobians[index - 1]
     return found[::-1]
 
 
@@ -183,7 +184,8 @@ class StageNoise:
     primes_bits : data primes left during the product.
     baby_switches : key switches that an average baby rotation has gone through.
     giants : giant steps.
-    summed : how many blocks the folds sum.
+    summed : how many blocks are summed.
+    folded : whether rotations sum them; otherwise the client does, which adds no noise.
     rescaled : whether a rescale follows the product.
     early : whether it comes before the folds.
     lazy : whether the streams were relinearised after their rescale.
@@ -199,6 +201,7 @@ class StageNoise:
     baby_switches: float
     giants: int
     summed: float
+    folded: bool
     rescaled: bool
     early: bool
     fresh: bool
@@ -233,7 +236,7 @@ def _value_variance(n: int, special_bits: float, stage: StageNoise) -> float:
     switch = key_switch_variance(n, stage.primes_bits, special_bits)
     giants = doubled * stage.giants * stage.summed * switch
     if not stage.early:
-        folds = doubled * (stage.summed + float(stage.closing)) * switch
+        folds = doubled * (stage.summed * stage.folded + float(stage.closing)) * switch
         rescale = rescale_variance(n) * after if stage.rescaled else 0.0
         return float((giants + folds + encoding_variance(n)) * before + rescale)
     low = key_switch_variance(n, stage.primes_bits[:-1], special_bits)

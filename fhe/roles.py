@@ -20,6 +20,7 @@ from deploy.model.mlp import check_rows
 from deploy.target import KeyPair, Limits, Signature, Tensor
 from fhe.network import PolynomialNetwork
 from fhe.plan import Exchange, Plan
+from fhe.runtime.answer import trace_slots, trim_answer
 from fhe.runtime.program import Program, check_network, input_slots, program_of, read_answer
 from fhe.runtime.seal import EvaluationKeys, SealBackend, SealContext, load_stream, save_stream
 from fhe.runtime.throughput import ThroughputProgram, batch_slots, read_batch
@@ -79,6 +80,7 @@ class _Side:
             self._context.parms_ids[1],
             self.exchange.answer_scale,
             seeded=False,
+            transformed=self.exchange.packing == "throughput",
         )
 
 
@@ -143,7 +145,7 @@ class CkksServerRole(_Side):
         if isinstance(program, ThroughputProgram):
             return program.run(key, inputs)
         backend = SealBackend(self._context, key, self._plaintexts, kept_bytes=self._kept_bytes)
-        return [save_stream(program.run(backend, inputs))]
+        return [trim_answer(self.exchange, backend.coefficients(answer)) for answer in program.run(backend, inputs)]
 
     def _key_streams(self, data: bytes) -> tuple[memoryview | None, memoryview | None]:
         exchange = self.exchange
@@ -230,19 +232,33 @@ class CkksClientRole(_Side):
         kind = self._answer_kind
         streams = unpack(answer, Kind.ANSWER, exchange.key_scope, [kind.size] * exchange.answer_ciphertexts)
         decryptor = self._context.seal.Decryptor(self._context.context, self._secret(secret))
+        evaluator = self._context.seal.Evaluator(self._context.context)
         found = []
         for index, stream in enumerate(streams):
             check_ciphertext(stream, kind, what=f"answer {index}")
             plain = self._context.seal.Plaintext()
-            decryptor.decrypt(self._context.ciphertext(stream), plain)
-            found.append(np.array(self._context.encoder.decode_complex(plain)))
+            ciphertext = self._context.ciphertext(stream)
+            if kind.transformed:
+                decryptor.decrypt(ciphertext, plain)
+                found.append(np.array(self._context.encoder.decode_complex(plain)))
+            else:
+                evaluator.transform_to_ntt_inplace(ciphertext)
+                decryptor.decrypt(ciphertext, plain)
+                found.append(self._trace(plain))
         return self._logits(found)
+
+    def _trace(self, plain: Any) -> Array:
+        """Slots of the sums that a decrypted answer holds."""
+        exchange = self.exchange
+        words = self._context.coefficients(plain)
+        slots = trace_slots(words, exchange.answer_period * exchange.rows, exchange.parameters.data_primes[0])
+        return slots / exchange.answer_scale
 
     def _slots(self, rows: Array) -> list[Array]:
         return (batch_slots if self.exchange.packing == "throughput" else input_slots)(self.exchange, rows)
 
     def _logits(self, slots: list[Array]) -> Array:
-        return read_batch(slots) if self.exchange.packing == "throughput" else read_answer(self.exchange, slots[0])
+        return read_batch(slots) if self.exchange.packing == "throughput" else read_answer(self.exchange, slots)
 
     def _secret(self, secret: bytes | None) -> Any:
         if secret is None:

@@ -17,18 +17,19 @@ from fhe.plan.stages import Stage
 
 __all__ = ["Arrangement", "arrange"]
 
-_KEY_SECONDS_PER_BYTE = {"latency": 2e-9, "error": 2e-9, "keys": 4e-8}
+_KEY_SECONDS_PER_BYTE = {"latency": 2e-9, "error": 2e-9, "keys": 4e-8, "server": 2e-9}
 """What a byte of keys weighs against seconds of server time."""
 
-_REQUEST_SECONDS_PER_BYTE = 5e-9
-"""What a byte of each request weighs."""
+_TRAFFIC_SECONDS_PER_BYTE = {"latency": 5e-9, "error": 5e-9, "keys": 5e-9, "server": 0.0}
+"""What a byte of each request and answer weighs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
     """How one stage sits in the slots, as far as noise and cost are concerned.
 
-    `presented`: the client has sent the baby rotations, so they add no noise.
+    `presented`: the client has sent the baby rotations, so they add no noise. `unfolded`: the sums over blocks and
+    the real part are left to the client, after the last product.
     """
 
     layout: Layout
@@ -37,21 +38,24 @@ class Arrangement:
     chained: bool
     closing: bool
     streams: int
+    row_tile: int
     presented: bool = False
+    unfolded: bool = False
 
     @property
     def giants(self) -> int:
         """Giant steps, the zeroth among them."""
         return -(-self.layout.stride // self.babies)
 
+    def blocks(self, positions: int) -> int:
+        """Positions that a row's sum goes over; the period counts as all positions where it is no smaller."""
+        return max(1, min(self.layout.period, positions) // self.rows_period)
+
     def folds(self, positions: int) -> tuple[int, ...]:
-        """Rotations that sum the blocks; the period counts as all positions where it is no smaller."""
-        steps = []
-        step = self.rows_period
-        while step < min(self.layout.period, positions):
-            steps.append(step)
-            step *= 2
-        return tuple(steps)
+        """Rotations that sum the blocks."""
+        if self.unfolded:
+            return ()
+        return tuple(self.rows_period << k for k in range(self.blocks(positions).bit_length() - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,11 @@ class _Setting:
     early: bool
     client_rotations: bool
     objective: str
+
+    @property
+    def byte_seconds(self) -> float:
+        """What a byte of each request and answer weighs."""
+        return _TRAFFIC_SECONDS_PER_BYTE[self.objective]
 
 
 def arrange(
@@ -82,7 +91,7 @@ def arrange(
     levels : data primes left during each product.
     early : folds come after the rescale of their product, one level lower.
     client_rotations : baby steps of the first product are the client's work.
-    objective : "keys" weighs keys more.
+    objective : "keys" weighs keys more, "server" leaves out the bytes of requests and answers.
 
     Returns
     -------
@@ -93,26 +102,45 @@ def arrange(
     best: dict[int, tuple[float, tuple[Arrangement, ...]]] = {positions: (0.0, ())}
     for index, stage in enumerate(stages):
         reached: dict[int, tuple[float, tuple[Arrangement, ...]]] = {}
-        least = power_of_two(stage.rows)
         for period, (cost, before) in best.items():
-            for rows_period in periods:
-                if rows_period < least or (index + 1 == len(stages) and rows_period > least):
-                    continue
-                layout = Layout.between(period, rows_period, stage.columns)
+            for rows_period, row_tile in _row_tiles(stage, periods):
+                columns = before[-1].row_tile if before else stage.columns
+                layout = Layout.between(period, rows_period, columns)
                 if layout is None:
                     continue
-                options = _options(setting, stage, layout, rows_period, levels[index], first=index == 0)
+                streams = len(stage.matrices)
+                if before:
+                    streams *= -(-stages[index - 1].rows // columns)
+                options = _options(
+                    setting, stage, streams, layout, rows_period, row_tile, levels[index], index == 0
+                )
                 price_s, arrangement = min(options, key=lambda option: option[0])
                 total = cost + price_s
                 if rows_period not in reached or total < reached[rows_period][0]:
                     reached[rows_period] = (total, (*before, arrangement))
         best = reached
         for period, (cost, before) in best.items():
-            best[period] = (cost + _activation_seconds(stage, n, levels[index]), before)
+            tiles = -(-stage.rows // before[-1].row_tile)
+            best[period] = (cost + tiles * _activation_seconds(stage, n, levels[index]), before)
     if not best:
         return None
     period, (cost, arrangements) = min(best.items(), key=lambda item: item[1][0])
     return arrangements, period, cost
+
+
+def _row_tiles(stage: Stage, periods: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Periods that rows may repeat with, and how many rows a ciphertext then carries.
+
+    Hidden values wider than the longest period go into as few ciphertexts as hold them. Outputs may go into more: each
+    then needs fewer diagonals.
+    """
+    widest = periods[-1]
+    row_tile = -(-stage.rows // -(-stage.rows // widest))
+    least = power_of_two(row_tile)
+    if stage.degree:
+        yield from ((period, row_tile) for period in periods if period >= least)
+    else:
+        yield from ((period, min(row_tile, period)) for period in periods if period <= least)
 
 
 def _activation_seconds(stage: Stage, n: int, level: int) -> float:
@@ -121,10 +149,18 @@ def _activation_seconds(stage: Stage, n: int, level: int) -> float:
 
 
 def _options(
-    setting: _Setting, stage: Stage, layout: Layout, rows_period: int, level: int, *, first: bool
+    setting: _Setting,
+    stage: Stage,
+    streams: int,
+    layout: Layout,
+    rows_period: int,
+    row_tile: int,
+    level: int,
+    first: bool,
 ) -> Iterator[tuple[float, Arrangement]]:
     """Splits into baby and giant steps, with their cost."""
-    n, streams = setting.n, len(stage.matrices)
+    n, last = setting.n, not stage.degree
+    tiles = -(-stage.rows // row_tile)
     presented = setting.client_rotations and first
     rotate, multiply = price("rotate", level, n), price("multiply_plain", level, n) + price("add", level, n)
     low = price("rotate", level - 1, n) if setting.early and stage.degree and level > 1 else rotate
@@ -133,16 +169,21 @@ def _options(
     while babies <= layout.stride:
         chain_pays = babies > 8 or setting.objective == "keys"
         for chained in (False, True) if babies > 2 and chain_pays and not presented else (False,):
-            arrangement = Arrangement(layout, rows_period, babies, chained, stage.is_complex, streams, presented)
+            closing = stage.is_complex and not last
+            arrangement = Arrangement(
+                layout, rows_period, babies, chained, closing, streams, row_tile, presented, unfolded=last
+            )
             giants = arrangement.giants
             folds = len(arrangement.folds(setting.positions))
             shared = 0 if presented else streams * (babies - 1)
             keys = (0 if presented else 1 if chained else babies - 1) + int(giants > 1) + folds
-            cost = (shared + giants - 1) * rotate + (folds + int(stage.is_complex)) * low
-            cost += streams * layout.stride * multiply + keys * key_s
+            cost = (shared + tiles * (giants - 1)) * rotate + tiles * (folds + int(closing)) * low
+            cost += tiles * streams * layout.stride * multiply + keys * key_s
             if first:
                 sent = streams * (babies if presented else 1)
                 cost += sent * price("load", level, n)
-                cost += sent * n * 8 * level * _REQUEST_SECONDS_PER_BYTE
+                cost += sent * n * 8 * level * setting.byte_seconds
+            if last:
+                cost += tiles * (price("save", 1, n) + 2 * n * 8 * setting.byte_seconds)
             yield cost, arrangement
         babies *= 2

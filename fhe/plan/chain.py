@@ -8,8 +8,9 @@ folds, which are cheaper there and noisier.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -91,12 +92,13 @@ def best_chain(
     pinned: tuple[int, ...] | None = None,
 ) -> tuple[Chain, float] | None:
     """The chain of least error at ring degree n, with its largest logit sigma; None where none fits."""
+    roomy = replace(shape, logit_bits=_answer_bits(shape, arrangements[-1], positions))
     worst = [
         Sensitivity(float(np.max(s.streams)), float(np.max(s.weights)), float(np.max(s.values)))
         for s in sensitivities
     ]
     best: tuple[Chain, float] | None = None
-    candidates = _pinned(shape, pinned, family) if pinned else _candidates(n, shape, family)
+    candidates = _pinned(roomy, pinned, family) if pinned else _candidates(n, roomy, family)
     for chain in candidates:
         noise = stage_noise(chain, shape, arrangements, positions)
         if noise is None:
@@ -141,6 +143,14 @@ def _candidates(n: int, shape: Shape, family: Family) -> Iterator[Chain]:
                     yield from _scales((*bits, special), shape, family, stream, (first - stream) / 2)
 
 
+def _answer_bits(shape: Shape, last: Arrangement, positions: int) -> float:
+    """Size of what is read of the last product: twice the mean over blocks, whose sum the client takes.
+
+    Twice, because the client subtracts a coefficient's mirror image from it before it halves the difference.
+    """
+    return max(0.0, shape.logit_bits + 1 - math.log2(last.blocks(positions)))
+
+
 def _pinned(shape: Shape, bits: tuple[int, ...], family: Family) -> Iterator[Chain]:
     spare = len(bits) - 1 - levels_needed(shape, family=family)
     if spare < 0:
@@ -155,8 +165,8 @@ def _pinned(shape: Shape, bits: tuple[int, ...], family: Family) -> Iterator[Cha
 def _scales(bits: tuple[int, ...], shape: Shape, family: Family, stream: float, weight: float) -> Iterator[Chain]:
     """Weight scales that keep hidden streams near 2**stream; the input scale runs over a range."""
     hidden = len(shape.depths)
-    spare = len(bits) - 1 - levels_needed(shape, family=family)
-    room = sum(bits[: spare + 1]) - _HEADROOM_BITS - shape.logit_bits - _PRIME_SLACK
+    # an answer leaves at one prime, however many a pinned chain has to spare
+    room = bits[0] - _HEADROOM_BITS - shape.logit_bits - _PRIME_SLACK
     if hidden == 0:
         for start in range(10, int(room) - 5, 2):
             yield Chain(bits, family, start, (room - start,))
@@ -203,7 +213,8 @@ def stage_noise(
     for index, arrangement in enumerate(arrangements):
         product = stream + chain.weight_bits[index]
         last = index == len(shape.depths)
-        if product + _HEADROOM_BITS + (shape.logit_bits if last else 1) > sum(data):
+        reach = _answer_bits(shape, arrangement, positions) if last else 1
+        if product + _HEADROOM_BITS + reach > (chain.bits[0] if last else sum(data)):
             return None
         primes = tuple(float(bits) for bits in data)
         rescaled = chain.family != "merged" and not last
@@ -216,7 +227,8 @@ def stage_noise(
                 primes_bits=primes,
                 baby_switches=_baby_switches(arrangement),
                 giants=arrangement.giants,
-                summed=2.0 ** len(arrangement.folds(positions)),
+                summed=float(arrangement.blocks(positions)),
+                folded=not arrangement.unfolded,
                 rescaled=rescaled,
                 early=rescaled and chain.family == "early",
                 fresh=index == 0,

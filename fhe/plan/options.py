@@ -20,8 +20,10 @@ class PlanOptions(BaseModel):
         "slot, thousands a request",
     )
     rows: int = Field(default=4, ge=1, description="rows a request with packing=interleaved; a power of two")
-    objective: Literal["latency", "keys", "error"] = Field(
-        default="latency", description="what the plan makes small: server time, evaluation keys or logit error"
+    objective: Literal["latency", "server", "keys", "error"] = Field(
+        default="latency",
+        description="what the plan makes small: server time and traffic, server time alone, evaluation keys, or logit "
+        "error",
     )
     logit_error: float = Field(
         default=0.008,

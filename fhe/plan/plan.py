@@ -61,8 +61,10 @@ class Exchange(_Value):
     tile : entries of one input ciphertext.
     client_rotations : the client sends each input ciphertext rotated by 0, 1, …, client_rotations - 1 positions.
     offset, exponents : inputs are scaled to ``(x - offset) * 2**-exponents``.
-    answer_period : output o stands at every position that is o modulo the period; positions beyond the outputs
-        repeat them.
+    answer_tile : outputs of one answer ciphertext.
+    answer_period : output o of a ciphertext stands at every position that is o modulo the period; positions beyond
+        the outputs repeat them.
+    answer_blocks : an output is the mean over its positions times this: what is left to the client to sum.
     galois_elements, relinearization : evaluation keys that the server needs, no more.
     """
 
@@ -79,7 +81,9 @@ class Exchange(_Value):
     input_scale_bits: int
     offset: tuple[float, ...]
     exponents: tuple[int, ...]
+    answer_tile: int
     answer_period: int
+    answer_blocks: int = 1
     answer_scale: float
     galois_elements: tuple[int, ...]
     relinearization: bool
@@ -112,7 +116,7 @@ class Exchange(_Value):
     @property
     def answer_ciphertexts(self) -> int:
         """Ciphertexts of one answer."""
-        return self.n_out if self.packing == "throughput" else 1
+        return self.n_out if self.packing == "throughput" else -(-self.n_out // self.answer_tile)
 
     @property
     def positions(self) -> int:
@@ -138,10 +142,11 @@ class StagePlan(_Value):
     ----------
     layout : where the entries of its streams sit.
     rows_layout : where its rows come to stand.
+    row_tile : rows of one ciphertext that comes out; more of them go into further ones.
     babies : rotations of the streams that are shared (baby steps), 0 among them; giant steps are multiples of it.
     chained : baby rotations one after the other with a single key, instead of each from the start with its own.
-    folds : rotations that sum the blocks.
-    closing : the real part is taken by one conjugation.
+    folds : rotations that sum the blocks; none after the last stage, whose sums the client takes.
+    closing : the real part is taken by one conjugation; never after the last stage, where the client takes it.
     weight_scale_bits : scale of the plaintexts of the last stream; those of others are set so that products agree.
     coefficient_bits : scale of the units' coefficients (packing=throughput, where they are multiplied).
     rescale : one prime is dropped after the product (packing=throughput: one more after the activation).
@@ -152,6 +157,7 @@ class StagePlan(_Value):
 
     layout: Layout
     rows_layout: Layout
+    row_tile: int
     babies: int
     chained: bool
     folds: tuple[int, ...]
@@ -273,5 +279,10 @@ class Plan(_Value):
         return (
             f"layer {index + 1} {self.widths[index]}->{self.widths[index + 1]}: {stage.layout.stride} diagonals "
             f"({stage.babies} baby x {stage.giants} giant steps), {len(stage.folds)} folds"
+            f"{self._tiles_text(index)}"
             f"{', conjugation' if stage.closing else ''}{after}"
         )
+
+    def _tiles_text(self, index: int) -> str:
+        tiles = -(-self.widths[index + 1] // self.stages[index].row_tile)
+        return f", {tiles} ciphertexts" if tiles > 1 else ""

@@ -176,7 +176,7 @@ def _drafts(request: _Request) -> Iterator[_Draft]:
         ready: dict[int, tuple[tuple[Stage, ...], list[Sensitivity], list[Sensitivity]]] = {}
         for n in _degrees(request):
             positions = n // 2 // rows
-            if max(request.network.widths[1:]) > positions:
+            if not positions:
                 continue
             tile = -(-columns // -(-columns // positions))
             if tile not in ready:
@@ -242,14 +242,16 @@ def _finish(choice: _Candidate, network: PolynomialNetwork, notes: tuple[str, ..
         input_scale_bits=chain.input_bits,
         offset=tuple(request.scaling.offset.tolist()),
         exponents=tuple(request.scaling.exponents.tolist()),
+        answer_tile=plans[-1].row_tile,
         answer_period=draft.answer_period,
+        answer_blocks=draft.arrangements[-1].blocks(draft.positions),
         answer_scale=1.0,
         galois_elements=(),
         relinearization=bool(request.shape.depths),
     )
     program = Program(exchange, plans, draft.stages)
     ledger = Ledger(parameters.data_primes)
-    answer = program.run(ledger, [ledger.fresh(exchange.input_scale)] * exchange.request_ciphertexts)
+    answer, *_ = program.run(ledger, [ledger.fresh(exchange.input_scale)] * exchange.request_ciphertexts)
     exchange = exchange.model_copy(
         update={"answer_scale": answer.scale, "galois_elements": galois_elements(ledger, draft.n)}
     )
@@ -296,6 +298,7 @@ def _stage_plans(choice: _Candidate) -> tuple[StagePlan, ...]:
             StagePlan(
                 layout=arrangement.layout,
                 rows_layout=rows_layout,
+                row_tile=arrangement.row_tile,
                 babies=arrangement.babies,
                 chained=arrangement.chained,
                 folds=arrangement.folds(draft.positions),
@@ -312,16 +315,15 @@ def _stage_plans(choice: _Candidate) -> tuple[StagePlan, ...]:
 
 
 def _nothing_fits(request: _Request) -> PlanError:
-    widest = max(request.network.widths[1:])
     options = request.options
     needed = levels_needed(request.shape, family="merged")
     rows = options.rows if options.packing == "interleaved" else 1
     degrees = _degrees(request) or _DEGREES[-1:]
     slots = degrees[-1] // 2 // rows
-    if widest > slots:
+    if not slots:
         return PlanError(
-            f"a layer of {widest} values, N={degrees[-1]} has {slots} slots for each of {rows} rows",
-            remedy="use a larger N or a narrower layer" if degrees[-1] < 32768 else "use a narrower layer",
+            f"{rows} rows are interleaved, N={degrees[-1]} has {degrees[-1] // 2} slots",
+            remedy="interleave fewer rows, or use packing=throughput",
         )
     if options.coeff_modulus_bits is not None:
         have = len(options.coeff_modulus_bits) - 1

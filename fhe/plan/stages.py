@@ -32,6 +32,7 @@ __all__ = [
     "Stage",
     "exponents_of",
     "input_streams",
+    "polynomial_range",
     "reduce_network",
     "stages_of",
 ]
@@ -88,7 +89,7 @@ class Ranges:
             below, above = below - slack, above + slack
             boxes.append(Box(below, above, box.kind))
             if index < len(network.coefficients):
-                low, high = _polynomial_range(network.coefficients[index], below, above)
+                low, high = polynomial_range(network.coefficients[index], below, above)
         return cls(box, tuple(boxes[:-1]), boxes[-1], None if rows is None else _typical_rows(rows))
 
 
@@ -96,7 +97,7 @@ def _typical_rows(x: Array) -> Array:
     return np.asarray(x[:: max(1, len(x) // _TYPICAL_ROWS)][:_TYPICAL_ROWS], dtype=np.float64)
 
 
-def _polynomial_range(table: Array, low: Array, high: Array) -> tuple[Array, Array]:
+def polynomial_range(table: Array, low: Array, high: Array) -> tuple[Array, Array]:
     """Range of each unit's polynomial over [low, high]: at the ends and at the real roots of the derivative."""
     smallest, largest = np.empty(len(table)), np.empty(len(table))
     for unit, row in enumerate(table):

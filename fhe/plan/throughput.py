@@ -236,6 +236,7 @@ def _plan(
             StagePlan(
                 layout=_ONE,
                 rows_layout=_ONE,
+                row_tile=1,
                 babies=1,
                 chained=False,
                 folds=(),
@@ -259,6 +260,7 @@ def _plan(
         input_scale_bits=_INPUT_BITS,
         offset=tuple(scaling.offset.tolist()),
         exponents=tuple(scaling.exponents.tolist()),
+        answer_tile=1,
         answer_period=1,
         answer_scale=scale,
         galois_elements=(2 * n - 1,) if small.coefficients else (),

@@ -62,7 +62,7 @@ def _stage_noise(plan: Plan) -> list[StageNoise]:
     hidden = plan.stages[:-1]
     arrangements: list[Arrangement] = []
     streams = exchange.tiles
-    for stage in plan.stages:
+    for stage, width in zip(plan.stages, plan.widths[1:], strict=True):
         arrangements.append(
             Arrangement(
                 stage.layout,
@@ -71,10 +71,12 @@ def _stage_noise(plan: Plan) -> list[StageNoise]:
                 stage.chained,
                 stage.closing,
                 streams,
+                stage.row_tile,
+                unfolded=not stage.degree,
                 presented=not arrangements and exchange.client_rotations > 1,
             )
         )
-        streams = stage.streams_out
+        streams = stage.streams_out * -(-width // stage.row_tile)
     family: Family = "merged"
     if any(stage.rescale for stage in hidden):
         family = "early" if any(stage.early for stage in hidden) else "split"

@@ -41,8 +41,8 @@ def run_in_clear(plan: Plan, network: PolynomialNetwork, x: Array) -> Array:
     for at in range(0, len(x), exchange.rows):
         rows = x[at : at + exchange.rows]
         inputs = [backend.fresh(slots, exchange.input_scale) for slots in input_slots(exchange, rows)]
-        answer = program.run(backend, inputs)
-        found.append(read_answer(exchange, answer.slots)[: len(rows)])
+        answers = [answer.slots for answer in program.run(backend, inputs)]
+        found.append(read_answer(exchange, answers)[: len(rows)])
     return np.concatenate(found)
 
 

@@ -40,11 +40,18 @@ def input_slots(exchange: Exchange, x: Array) -> list[Array]:
     return found
 
 
-def read_answer(exchange: Exchange, slots: Array) -> Array:
-    """Logits (rows, n_out) from the slots (slots,) of an answer: the mean over the places where each stands."""
-    table = slots.real.reshape(exchange.positions, exchange.rows)
-    outputs = np.arange(exchange.positions) % exchange.answer_period % exchange.n_out
-    return np.stack([table[outputs == o].mean(axis=0) for o in range(exchange.n_out)], axis=1)
+def read_answer(exchange: Exchange, answers: Sequence[Array]) -> Array:
+    """Logits (rows, n_out) from the slots (slots,) of each ciphertext of an answer.
+
+    An output is a sum over the positions where it stands. What else the slots hold cancels there.
+    """
+    found = []
+    for start, slots in zip(range(0, exchange.n_out, exchange.answer_tile), answers, strict=True):
+        table = slots.real.reshape(exchange.positions, exchange.rows)
+        count = min(exchange.answer_tile, exchange.n_out - start)
+        outputs = np.arange(exchange.positions) % exchange.answer_period % count
+        found += [exchange.answer_blocks * table[outputs == o].mean(axis=0) for o in range(count)]
+    return np.stack(found, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,28 +68,29 @@ class Program:
     plans: tuple[StagePlan, ...]
     stages: tuple[Stage, ...]
 
-    def run(self, backend: Backend[Ct], inputs: Sequence[Ct]) -> Ct:
-        """From the ciphertexts of a request to the ciphertext of its answer."""
+    def run(self, backend: Backend[Ct], inputs: Sequence[Ct]) -> list[Ct]:
+        """From the ciphertexts of a request to those of its answer, before the sums that the client takes."""
         rotated = self.exchange.client_rotations
         given = [list(inputs[at : at + rotated]) for at in range(0, len(inputs), rotated)]
         for index, plan in enumerate(self.plans):
-            z = self._product(backend, index, given)
+            babies = [self._babies(backend, plan, stream) for stream in given]
+            tiles = range(-(-self.stages[index].rows // plan.row_tile))
+            values = [self._product(backend, index, tile, babies) for tile in tiles]
             if plan.degree:
-                given = [[stream] for stream in self._powers(backend, index, z)]
-        return backend.lower(z, 1)
+                given = [[stream] for z in values for stream in self.powers(backend, index, z)]
+        return [backend.lower(z, 1) for z in values]
 
-    def _product(self, backend: Backend[Ct], index: int, given: Sequence[list[Ct]]) -> Ct:
+    def _product(self, backend: Backend[Ct], index: int, tile: int, babies: Sequence[list[Ct]]) -> Ct:
         plan = self.plans[index]
-        head = given[-1][0]
+        head = babies[-1][0]
         level, scale = backend.level(head), backend.scale(head) * 2.0**plan.weight_scale_bits
-        babies = [self._babies(backend, plan, stream) for stream in given]
         total: Ct | None = None
         for giant in reversed(range(plan.giants)):
             if total is not None:
                 total = self._rotate(backend, total, plan.babies)
             for stream, rotations in enumerate(babies):
                 for baby, rotation in enumerate(rotations):
-                    name = (index, stream, giant, baby)
+                    name = (index, tile, stream, giant, baby)
                     operand = self._diagonal(name, scale / backend.scale(rotation), level)
                     if backend.is_zero(operand):
                         continue
@@ -96,7 +104,7 @@ class Program:
             total = backend.add(total, self._rotate(backend, total, step))
         if plan.closing:
             total = backend.add(total, backend.conjugate(total))
-        total = backend.add_plain(total, self._bias(index, backend.scale(total), backend.level(total)))
+        total = backend.add_plain(total, self._bias(index, tile, backend.scale(total), backend.level(total)))
         return backend.rescale(total) if plan.rescale and not plan.early else total
 
     def _rotate(self, backend: Backend[Ct], a: Ct, positions: int) -> Ct:
@@ -109,7 +117,8 @@ class Program:
             found.append(self._rotate(backend, start, by))
         return found
 
-    def _powers(self, backend: Backend[Ct], index: int, z: Ct) -> list[Ct]:
+    def powers(self, backend: Backend[Ct], index: int, z: Ct) -> list[Ct]:
+        """Streams of the powers of the values that stage `index` gives."""
         plan = self.plans[index]
         square = backend.multiply(z, z)
         if not plan.lazy:
@@ -138,26 +147,37 @@ class Program:
             backend.relinearize(backend.multiply(backend.lower(a, level), backend.lower(b, level)))
         )
 
-    def _rows(self, index: int) -> Array:
-        """(positions,) row that stands at each position; -1 where none does."""
-        plan, rows = self.plans[index], self.stages[index].rows
+    def _rows(self, index: int, tile: int) -> Array:
+        """(positions,) row that stands at each position of a tile of them; -1 where none does."""
+        plan = self.plans[index]
+        start = tile * plan.row_tile
+        count = min(plan.row_tile, self.stages[index].rows - start)
         entries = plan.rows_layout.entries(self.exchange.positions)
         if not plan.degree:
-            return np.asarray(entries % rows)
-        return np.where(entries < rows, entries, -1)
+            return np.asarray(start + entries % count)
+        return np.where(entries < count, start + entries, -1)
 
-    def _diagonal(self, name: tuple[int, int, int, int], scale: float, level: int) -> Operand:
+    def _matrix(self, index: int, stream: int) -> Array:
+        """(rows, columns) that multiplies a stream: hidden streams come tile by tile, each with all its powers."""
+        matrices = self.stages[index].matrices
+        if index == 0:
+            return matrices[stream]
+        before = self.plans[index - 1]
+        tile, power = divmod(stream, before.streams_out)
+        return matrices[power][:, tile * before.row_tile : (tile + 1) * before.row_tile]
+
+    def _diagonal(self, name: tuple[int, int, int, int, int], scale: float, level: int) -> Operand:
         def slots() -> Array | None:
-            index, stream, giant, baby = name
-            plan, matrix = self.plans[index], self.stages[index].matrices[stream]
+            index, tile, stream, giant, baby = name
+            plan, matrix = self.plans[index], self._matrix(index, stream)
             step = giant * plan.babies + baby
             if step >= plan.layout.stride:
                 return None
-            rows = self._rows(index)
+            rows = self._rows(index, tile)
             columns = np.roll(plan.layout.entries(self.exchange.positions), -step)
             used = (rows >= 0) & (columns < matrix.shape[1])
             values = np.where(used, matrix[np.where(used, rows, 0), np.where(used, columns, 0)], 0.0)
-            if (index, stream, step) == (index, 0, 0) and not self._has_weight(index):
+            if stream == step == 0 and not self._has_weight(index, rows):
                 values = np.full(len(values), 1.0 / scale)
             elif not values.any():
                 return None
@@ -167,16 +187,19 @@ class Program:
 
         return Operand(name, slots, scale, level)
 
-    def _has_weight(self, index: int) -> bool:
-        return any(matrix.any() for matrix in self.stages[index].matrices)
+    def _has_weight(self, index: int, rows: Array) -> bool:
+        there = np.unique(rows[rows >= 0])
+        return any(matrix[there].any() for matrix in self.stages[index].matrices)
 
-    def _bias(self, index: int, scale: float, level: int) -> Operand:
+    def _bias(self, index: int, tile: int, scale: float, level: int) -> Operand:
+        share = 1 if self.plans[index].degree else self.exchange.answer_blocks
+
         def slots() -> Array:
-            rows = self._rows(index)
-            values = np.where(rows >= 0, self.stages[index].bias[rows], 0.0)
+            rows = self._rows(index, tile)
+            values = np.where(rows >= 0, self.stages[index].bias[rows] / share, 0.0)
             return np.repeat(values, self.exchange.rows)
 
-        return Operand((index, "bias"), slots, scale, level)
+        return Operand((index, tile, "bias"), slots, scale, level)
 
 
 def check_network(plan: Plan, network: PolynomialNetwork) -> None:

@@ -19,7 +19,8 @@ from deploy.errors import PlanError, WireError
 from deploy.requirement import require
 from fhe.plan.parameters import Parameters
 from fhe.runtime.backend import Operand
-from fhe.wire.streams import ParmsId, uncompressed
+from fhe.wire.sizes import PLAINTEXT_DATA_AT
+from fhe.wire.streams import ParmsId, ciphertext_stream, residues, uncompressed
 
 __all__ = ["EvaluationKeys", "SealBackend", "SealContext", "load_stream", "save_stream"]
 
@@ -103,6 +104,17 @@ class SealContext:
     def ciphertext(self, stream: bytes | memoryview) -> Any:
         """Load a checked ciphertext stream."""
         return load_stream(self.seal.Ciphertext(), self.context, stream)
+
+    def coefficients(self, plain: Any) -> Array:
+        """(n,) coefficients, modulo the first prime, of a plaintext at the last level.
+
+        SEAL transforms ciphertexts only: the plaintext goes through one as both of its polynomials.
+        """
+        n = self.parameters.poly_modulus_degree
+        words = np.frombuffer(save_stream(plain), "<u8", count=n, offset=PLAINTEXT_DATA_AT)
+        pair = self.ciphertext(ciphertext_stream(np.stack([words, words])[:, None], self.parms_ids[1], 1.0))
+        self.seal.Evaluator(self.context).transform_from_ntt_inplace(pair)
+        return np.asarray(residues(save_stream(pair), n, 1)[0, 0])
 
     def encode(self, values: Array | complex, level: int, scale: float) -> Any:
         """Encode slots (slots,) or one number for all of them."""
@@ -194,6 +206,11 @@ class SealBackend:
         result = self._seal.Ciphertext()
         self._evaluator.mod_switch_to(a, list(self._context.parms_ids[level]), result)
         return result
+
+    def coefficients(self, a: Any) -> bytes:
+        """The stream of a ciphertext whose polynomials are written as coefficients; `a` is used up."""
+        self._evaluator.transform_from_ntt_inplace(a)
+        return save_stream(a)
 
     def _galois(self, a: Any, element: int) -> Any:
         result = self._seal.Ciphertext()

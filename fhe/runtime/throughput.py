@@ -11,7 +11,6 @@ Axes: ``columns`` (ciphertexts that come in), ``units`` (ciphertexts that come o
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,8 +22,8 @@ from fhe.plan.plan import Exchange, Plan
 from fhe.plan.stages import reduce_network
 from fhe.plan.throughput import UnitStage, unit_stages
 from fhe.runtime.seal import EvaluationKeys, SealContext, save_stream
-from fhe.wire.sizes import HEADER_BYTES, PLAINTEXT_DATA_AT, ciphertext_bytes
-from fhe.wire.streams import ParmsId, header, residues
+from fhe.wire.sizes import PLAINTEXT_DATA_AT
+from fhe.wire.streams import ciphertext_stream, residues
 
 __all__ = ["ThroughputProgram", "batch_slots", "integer_product", "read_batch", "run_batch_in_clear"]
 
@@ -95,16 +94,6 @@ def _shift_and_add(value: Array | None, width: int, addend: Array, prime: int) -
     remainder += (remainder >> 63) & np.int64(prime)
     remainder -= np.where(remainder >= prime, np.int64(prime), np.int64(0))
     return np.asarray(remainder)
-
-
-def ciphertext_stream(words: Array, parms_id: ParmsId, scale: float) -> bytes:
-    """An uncompressed SEAL stream around residues (2, primes, n)."""
-    _, primes, n = words.shape
-    size = ciphertext_bytes(n, primes, seeded=False)
-    fields = struct.pack("<4QB3QdQ", *parms_id, 1, 2, n, primes, scale, 1)
-    count = 2 * primes * n
-    array = header(HEADER_BYTES + 8 + 8 * count) + struct.pack("<Q", count)
-    return b"".join((header(size), fields, array, np.ascontiguousarray(words, dtype="<u8").tobytes()))
 
 
 def _integer_stages(plan: Plan, network: PolynomialNetwork) -> tuple[tuple[UnitStage, ...], list[Array], list[int]]:

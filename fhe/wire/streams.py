@@ -21,10 +21,12 @@ from deploy.errors import WireError
 from fhe.wire.sizes import HEADER_BYTES, SEED_BYTES, ciphertext_bytes, key_switching_keys_bytes
 
 __all__ = [
+    "RESIDUES_AT",
     "ParmsId",
     "StreamKind",
     "check_ciphertext",
     "check_key_switching_keys",
+    "ciphertext_stream",
     "header",
     "key_positions",
     "residues",
@@ -40,6 +42,9 @@ _MINORS = range(16)
 _SCALE_TOLERANCE = 1e-12
 _BLAKE2XB = 1
 
+RESIDUES_AT = HEADER_BYTES + 73 + HEADER_BYTES + 8
+"""Where the residues of a ciphertext stream start."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamKind:
@@ -52,6 +57,7 @@ class StreamKind:
     parms_id : of its level.
     scale : exactly where seeded (a request), to a relative 1e-12 where computed (an answer).
     seeded : it holds one polynomial and the seed of the other.
+    transformed : residues are values at the roots of unity (SEAL's NTT form), not coefficients.
     """
 
     n: int
@@ -59,6 +65,7 @@ class StreamKind:
     parms_id: ParmsId
     scale: float
     seeded: bool
+    transformed: bool = True
 
     @property
     def size(self) -> int:
@@ -120,8 +127,8 @@ def check_ciphertext(stream: bytes | memoryview, kind: StreamKind, *, what: str 
             f"{what}: made for other parameters or another level",
             "encrypt with the client archive of this model",
         )
-    if form != 1:
-        raise _refuse("ciphertext_form", f"{what}: transform flag is {form}, 1 expected")
+    if form != int(kind.transformed):
+        raise _refuse("ciphertext_form", f"{what}: transform flag is {form}, {int(kind.transformed)} expected")
     if size != 2:
         raise _refuse("ciphertext_polynomials", f"{what}: {size} polynomials, 2 expected")
     if n != kind.n or primes != len(kind.primes):
@@ -162,8 +169,17 @@ def _check_residues(words: memoryview, kind: StreamKind, polynomials: int, what:
 
 def residues(stream: bytes, n: int, primes: int) -> np.ndarray:
     """Residues (2, primes, n) of an uncompressed, unseeded ciphertext stream, without copying."""
-    at = HEADER_BYTES + 73 + HEADER_BYTES + 8
-    return np.frombuffer(stream, dtype="<u8", count=2 * primes * n, offset=at).reshape(2, primes, n)
+    return np.frombuffer(stream, dtype="<u8", count=2 * primes * n, offset=RESIDUES_AT).reshape(2, primes, n)
+
+
+def ciphertext_stream(words: np.ndarray, parms_id: ParmsId, scale: float) -> bytes:
+    """An uncompressed SEAL stream around residues (2, primes, n)."""
+    _, primes, n = words.shape
+    size = ciphertext_bytes(n, primes, seeded=False)
+    fields = struct.pack("<4QB3QdQ", *parms_id, 1, 2, n, primes, scale, 1)
+    count = 2 * primes * n
+    array = header(HEADER_BYTES + 8 + 8 * count) + struct.pack("<Q", count)
+    return b"".join((header(size), fields, array, np.ascontiguousarray(words, dtype="<u8").tobytes()))
 
 
 def key_positions(galois_elements: Sequence[int]) -> list[int]:

@@ -112,12 +112,16 @@ def test_an_input_wider_than_the_slots_is_split(inputs: Path, tmp_path: Path) ->
         assert run.logits == pytest.approx(model.logits(x[:1]), abs=0.016)
 
 
-def test_layers_wider_than_the_slots_are_refused_with_the_numbers() -> None:
+def test_a_hidden_layer_wider_than_the_slots_runs_in_several_ciphertexts() -> None:
     rng = np.random.default_rng(3)
     layers = (Affine(rng.normal(size=(4200, 3)), rng.normal(size=4200)), Affine(rng.normal(size=(2, 4200)), [0, 0]))
     model = Mlp(layers, ("relu",), Decision("argmax"))
-    with pytest.raises(PlanError, match=r"a layer of 4\d\d\d values, N=8192 has 4096 slots"):
-        _deployment(model, rng.normal(size=(50, 3)), poly_modulus_degree=8192, fit="least-squares")
+    x = rng.normal(size=(50, 3))
+    deployment = _deployment(model, x, poly_modulus_degree=8192, fit="least-squares")
+    assert "2 ciphertexts" in deployment.plan.text()
+    with deployment.engines()["ckks"] as engine:
+        run = engine.run(x[:1])
+    assert (np.abs(run.logits - deployment.logits(x[:1])) <= deployment.plan.bound).all()
 
 
 def test_polynomials_of_degree_nought_and_one_run(inputs: Path) -> None:

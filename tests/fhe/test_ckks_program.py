@@ -205,3 +205,14 @@ def test_plan_survives_its_json(rng):
     assert again == plan and again.to_bytes() == plan.to_bytes()
     assert plan_network(network, ranges).to_bytes() == plan.to_bytes()
     program_of(again, network)
+
+
+def test_a_pinned_chain_longer_than_needed_is_planned_and_runs(tmp_path):
+    """The answer leaves at one prime all the same: its scale must fit that one."""
+    rng = np.random.default_rng(6)
+    network = random_polynomial_network(rng, (12, 8, 3))
+    x = rng.random((40, 12))
+    options = PlanOptions(poly_modulus_degree=8192, coeff_modulus_bits=(60, 40, 40, 60))
+    plan = plan_network(network, Ranges.seen(network, x), options)
+    session = Session(plan, network, tmp_path)
+    assert (np.abs(session.logits(x[:2]) - network.logits(x[:2])) <= plan.bound).all()

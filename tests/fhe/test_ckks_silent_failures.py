@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
+
 import numpy as np
 import pytest
 from polynomials import Session, random_polynomial_network
 
-from deploy.errors import PlanError
+from deploy.errors import PlanError, WireError
 from deploy.model import Affine, Decision
-from deploy.ranges import Box
 from fhe.network import PolynomialNetwork
 from fhe.plan import Parameters, PlanOptions, Ranges, plan_network
 from fhe.runtime.seal import SealContext
+from fhe.wire.sizes import ciphertext_bytes
 
 tenseal = pytest.importorskip("tenseal")
 
@@ -136,16 +139,24 @@ def test_the_table_is_the_one_that_seal_enforces():
         assert sealapi.CoeffModulus.MaxBitCount(n, sealapi.SEC_LEVEL_TYPE.TC128) == bits
 
 
-def test_layer_wider_than_the_slots_is_refused_with_the_numbers():
-    network = PolynomialNetwork(
-        (Affine(np.ones((5000, 2)), np.zeros(5000)), Affine(np.ones((1, 5000)), np.zeros(1))),
-        (np.tile([0.0, 1.0, 1.0], (5000, 1)),),
-        Decision("sign"),
-    )
-    ranges = Ranges.proved(network, Box(np.zeros(2), np.ones(2), "proved"))
-    with pytest.raises(PlanError, match="5000 values, N=8192 has 4096 slots"):
-        plan_network(network, ranges, PlanOptions(poly_modulus_degree=8192))
-    assert plan_network(network, ranges).exchange.parameters.poly_modulus_degree > 8192
+@pytest.mark.parametrize(("widths", "ciphertexts"), [((2, 5000, 1), 2), ((3, 5, 4100), 2)])
+def test_layer_wider_than_the_slots_travels_in_several_ciphertexts(widths, ciphertexts, tmp_path):
+    """More than N / 2 values: TenSEAL prints a warning and computes with the first ones."""
+    network = random_polynomial_network(np.random.default_rng(0), widths, dead=0.0, linear=0.0)
+    x = np.random.default_rng(1).random((20, widths[0]))
+    plan = plan_network(network, Ranges.seen(network, x), PlanOptions(poly_modulus_degree=8192))
+    wide = int(np.argmax(widths[1:]))
+    assert -(-widths[wide + 1] // plan.stages[wide].row_tile) >= ciphertexts
+    session = Session(plan, network, tmp_path)
+    assert (np.abs(session.logits(x[:1]) - network.logits(x[:1])) <= plan.bound).all()
+
+
+def test_interleaving_more_rows_than_slots_is_refused_with_the_numbers():
+    network = random_polynomial_network(np.random.default_rng(0), (4, 3, 2))
+    ranges = Ranges.seen(network, np.random.default_rng(1).random((20, 4)))
+    options = PlanOptions(poly_modulus_degree=8192, packing="interleaved", rows=8192)
+    with pytest.raises(PlanError, match="8192 rows are interleaved, N=8192 has 4096 slots"):
+        plan_network(network, ranges, options)
 
 
 @pytest.mark.long
@@ -172,3 +183,61 @@ def test_keys_of_another_client_give_numbers_that_cannot_be_logits(tmp_path):
     other = session.client.generate_keys()
     answer = session.server.infer(session.client.encrypt(x[:1], other.secret), session.key)
     assert np.abs(session.client.decrypt(answer, other.secret) - network.logits(x[:1])).max() > max(plan.bound)
+
+
+def test_a_scale_set_by_hand_changes_numbers_there_and_is_refused_here(tmp_path):
+    """SEAL takes any scale that is written into a ciphertext: half of it doubles the numbers, without a word."""
+    _, x, session = _small_session(tmp_path)
+    context = session.client._context
+    secret = session.client._secret(session.keys.secret)
+    cipher, plain = context.seal.Ciphertext(), context.seal.Plaintext()
+    context.seal.Encryptor(context.context, secret).encrypt_symmetric(context.encode(3.0, 2, 2.0**40), cipher)
+    cipher.scale = 2.0**39
+    context.seal.Decryptor(context.context, secret).decrypt(cipher, plain)
+    assert context.encoder.decode_double(plain)[0] == pytest.approx(6.0, abs=1e-6)
+    request = bytearray(session.client.encrypt(x[:1], session.keys.secret))
+    exchange = session.client.exchange
+    first = len(request) - exchange.request_ciphertexts * ciphertext_bytes(
+        exchange.parameters.poly_modulus_degree, exchange.parameters.levels, seeded=True
+    )
+    at = request.index(struct.pack("<d", exchange.input_scale), first)
+    request[at : at + 8] = struct.pack("<d", exchange.input_scale / 2)
+    request[48:80] = hashlib.sha256(request[first:]).digest()
+    with pytest.raises(WireError) as caught:
+        session.server.infer(bytes(request), session.key)
+    assert caught.value.code == "ciphertext_scale"
+
+
+def test_an_input_beyond_the_slots_is_cut_there_and_computed_with_here(textbook, tmp_path, capfd):
+    """TenSEAL prints a warning and replaces the vector by chunks that its matrix product then refuses or misreads."""
+    rng = np.random.default_rng(4)
+    network = random_polynomial_network(rng, (4200, 2), dead=0.0, linear=0.0)
+    x = rng.random((20, 4200))
+    vector = tenseal.ckks_vector(textbook, x[0].tolist())
+    assert "WARNING" in "".join(capfd.readouterr())
+    with pytest.raises((ValueError, RuntimeError)):
+        vector.mm(network.affines[0].weight.T.tolist())
+    options = PlanOptions(poly_modulus_degree=8192, pairs=False, client_rotations=False)
+    plan = plan_network(network, Ranges.seen(network, x), options)
+    assert plan.exchange.request_ciphertexts == 2
+    session = Session(plan, network, tmp_path)
+    assert (np.abs(session.logits(x[:1]) - network.logits(x[:1])) <= plan.bound).all()
+
+
+def test_a_request_without_its_context_is_an_empty_vector_there_and_is_refused_here(textbook, tmp_path):
+    """A lazily read TenSEAL vector that was never linked has size 0, and squares without complaint."""
+    lazy = tenseal.lazy_ckks_vector_from(tenseal.ckks_vector(textbook, [1.0, 2.0]).serialize())
+    assert lazy.size() == 0
+    lazy.square()
+    _, x, session = _small_session(tmp_path)
+    request = session.client.encrypt(x[:1], session.keys.secret)
+    with pytest.raises(WireError) as caught:
+        session.server.infer(request, None)
+    assert caught.value.code == "key_missing"
+
+
+def _small_session(folder):
+    rng = np.random.default_rng(1)
+    network = random_polynomial_network(rng, (6, 5, 3))
+    x = rng.random((20, 6))
+    return network, x, Session(plan_network(network, Ranges.seen(network, x)), network, folder)

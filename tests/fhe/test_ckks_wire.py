@@ -28,7 +28,9 @@ def case(tmp_path_factory):
     rng = np.random.default_rng(11)
     network = random_polynomial_network(rng, (12, 8, 3))
     x = rng.random((40, 12))
-    plan = plan_network(network, Ranges.seen(network, x), PlanOptions(poly_modulus_degree=8192))
+    options = PlanOptions(poly_modulus_degree=8192, client_rotations=False)
+    plan = plan_network(network, Ranges.seen(network, x), options)
+    assert plan.exchange.request_ciphertexts == plan.exchange.answer_ciphertexts == 1
     session = Session(plan, network, tmp_path_factory.mktemp("keys"))
     request = session.client.encrypt(x[:1], session.keys.secret)
     return session, request
@@ -221,7 +223,9 @@ def test_random_damage_under_a_right_digest_never_crashes_the_server(tmp_path):
     rng = np.random.default_rng(4)
     network = random_polynomial_network(rng, (12, 8, 3))
     x = rng.random((20, 12))
-    plan = plan_network(network, Ranges.seen(network, x), PlanOptions(poly_modulus_degree=8192))
+    options = PlanOptions(poly_modulus_degree=8192, client_rotations=False)
+    plan = plan_network(network, Ranges.seen(network, x), options)
+    assert plan.exchange.request_ciphertexts == plan.exchange.answer_ciphertexts == 1
     session = Session(plan, network, tmp_path)
     stream = stream_of(session.client.encrypt(x[:1], session.keys.secret))
     damaged = []
