@@ -217,7 +217,7 @@ def _convert_one(
 
 def _judge(model: Model, deployment: Deployment, rows: HeldOut) -> Fidelity:
     return measure_fidelity(
-        model.decision, model.logits(rows.x), deployment.logits(rows.x), rows.x, first_row=rows.first_row
+        model.decision, model.logits(rows.x), deployment.logits(rows.x), rows.x, numbers=rows.numbers
     )
 
 

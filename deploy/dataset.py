@@ -37,6 +37,7 @@ class Rows:
     source : where they came from, for messages.
     first_row : index of x[0] in that source, so that messages name rows as the user counts them.
     features : name of each column where the file names them, or None.
+    kept : (rows,) places in the source, counted from `first_row`, where rows between them were left out, or None.
 
     Examples
     --------
@@ -49,6 +50,7 @@ class Rows:
     source: str = ""
     first_row: int = 0
     features: tuple[str, ...] | None = None
+    kept: Array | None = None
 
     def __post_init__(self) -> None:
         x = frozen(self.x, ndim=2)
@@ -71,6 +73,12 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def numbers(self) -> Array:
+        """Which row of its file each row is: (rows,) of int64."""
+        offsets = np.arange(len(self.x)) if self.kept is None else self.kept
+        return self.first_row + offsets.astype(np.int64)
 
     @classmethod
     def read(
@@ -111,7 +119,8 @@ def check_disjoint(held_out: HeldOut, calibration_hashes: frozenset[bytes], *, d
         return held_out
     if drop and not seen.all():
         y = None if held_out.y is None else held_out.y[~seen]
-        return replace(held_out, x=held_out.x[~seen], y=y)
+        kept = held_out.numbers[~seen] - held_out.first_row
+        return replace(held_out, x=held_out.x[~seen], y=y, kept=kept)
     raise OverlapError(
         f"{seen.sum()} of {len(seen)} rows were calibrated on, the first is row "
         f"{held_out.first_row + int(np.argmax(seen))}",

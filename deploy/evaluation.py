@@ -111,7 +111,7 @@ def _evaluate_target(
         original,
         reference,
         rows.x,
-        first_row=rows.first_row,
+        numbers=rows.numbers,
         bound=None if bound is None else bound.abs_logit,
     )
     found: dict[str, Any] = {
@@ -120,7 +120,7 @@ def _evaluate_target(
         "accuracy": accuracy(model.decision, model.classes, reference, rows.y),
         "original_accuracy": accuracy(model.decision, model.classes, original, rows.y),
         "bound_kind": None if bound is None else bound.kind,
-        "disagreeing_rows": [rows.first_row + int(row) for row in np.flatnonzero(~fidelity.agrees)],
+        "disagreeing_rows": rows.numbers[~fidelity.agrees].tolist(),
         "real": [],
         "panels": [asdict(panel) for panel in deployment.panels(rows.x)],
     }
@@ -132,15 +132,33 @@ def _evaluate_target(
         if choice not in engines:
             raise UsageError(f"no engine {choice!r}", remedy=nearest(choice, engines))
         found["real"].append(
-            run_engine(choice, engines[choice], model, rows.x[:real], reference[:real], progress=progress)
+            run_engine(
+                choice,
+                engines[choice],
+                model,
+                rows.x[:real],
+                reference[:real],
+                numbers=rows.numbers[:real],
+                progress=progress,
+            )
         )
     return found
 
 
 def run_engine(
-    name: str, engine: Engine, model: Model, x: Array, reference: Array, *, progress: Progress = SILENT
+    name: str,
+    engine: Engine,
+    model: Model,
+    x: Array,
+    reference: Array,
+    *,
+    numbers: Array | None = None,
+    progress: Progress = SILENT,
 ) -> dict[str, Any]:
-    """Run an engine on rows x (batch, n_in) and compare it with the reference logits (batch, n_out)."""
+    """Run an engine on rows x (batch, n_in) and compare it with the reference logits (batch, n_out).
+
+    Failed rows are called by their `numbers` (batch,), by default their places in `x`.
+    """
     if engine.requires is not None:
         engine.requires.check()
     with progress.stage(f"{name}: real run", len(x)) as advance, engine:
@@ -150,6 +168,7 @@ def run_engine(
         **{int(row): "the answer is not finite" for row in np.flatnonzero(~np.isfinite(run.logits).all(axis=1))},
         **run.failures,
     }
+    names = np.arange(len(x)) if numbers is None else numbers
     good = np.array([row for row in range(len(x)) if row not in failures], dtype=np.int64)
     agrees = int(model.decision.agree(reference[good], run.logits[good]).sum()) if len(good) else 0
     errors = np.abs(run.logits[good] - reference[good])
@@ -160,7 +179,7 @@ def run_engine(
         "agreement_interval": list(agreement_interval(agrees, len(x))),
         "max_abs_error": float(errors.max()) if len(good) else None,
         "seconds_per_row": {side: seconds / len(x) for side, seconds in run.seconds.items()},
-        "failures": [{"row": row, "cause": cause} for row, cause in sorted(failures.items())],
+        "failures": [{"row": int(names[row]), "cause": cause} for row, cause in sorted(failures.items())],
         **run.diagnostics,
     }
 

@@ -187,7 +187,7 @@ def measure_fidelity(
     deployed: Array,
     x: Array,
     *,
-    first_row: int = 0,
+    numbers: Array | None = None,
     bound: Array | None = None,
     worst: int = 10,
 ) -> Fidelity:
@@ -195,6 +195,7 @@ def measure_fidelity(
 
     Parameters
     ----------
+    numbers : (batch,) what each row is called, by default its place in `x`.
     bound : (batch, n_out) proved or estimated bound on the difference, in logits, where there is one.
     worst : how many rows to name.
     """
@@ -206,6 +207,7 @@ def measure_fidelity(
     use = np.where(agrees, errors / np.maximum(room, np.finfo(np.float64).tiny), np.inf)
     order = np.lexsort((-errors, -use))[:worst]
     hashes = row_hashes(x[order])
+    names = np.arange(len(x)) if numbers is None else numbers
     margins = decision.margins(original)
     return Fidelity(
         rows=len(x),
@@ -218,7 +220,7 @@ def measure_fidelity(
         margin_quantiles={f"{percent}%": float(np.percentile(margins, percent)) for percent in (0, 1, 5, 25, 50)},
         certified=certified,
         worst=tuple(
-            WorstRow(first_row + int(row), digest.hex(), float(margins[row]), float(errors[row]), bool(agrees[row]))
+            WorstRow(int(names[row]), digest.hex(), float(margins[row]), float(errors[row]), bool(agrees[row]))
             for row, digest in zip(order, hashes, strict=True)
         ),
     )

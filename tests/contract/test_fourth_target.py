@@ -19,6 +19,7 @@ from networks import random_mlp
 import deploy
 from deploy.bundle import Bundle
 from deploy.cli.main import run
+from deploy.dataset import row_hashes
 
 Call = Callable[..., tuple[int, Any]]
 
@@ -148,6 +149,21 @@ def test_rows_calibrated_on_may_be_left_out(call: Call, bundle: Path, rows: Path
     assert "10 of 40 rows were calibrated on, the first is row 40" in document["error"]["cause"]
     code, document = call("evaluate", bundle, "--data", f"{rows}[40:80]", "--drop-overlap")
     assert (code, document["rows"], document["dropped_overlap"]) == (0, 30, 10)
+
+
+def test_rows_keep_their_numbers_where_others_are_left_out(
+    call: Call, bundle: Path, rows: Path, tmp_path: Path
+) -> None:
+    code, document = call(
+        "evaluate", bundle, "--data", f"{rows}[40:80]", "--drop-overlap", "--keep-rows", tmp_path / "kept"
+    )
+    assert code == 0
+    kept = np.load(tmp_path / "kept" / "toy.npz")
+    assert kept["row"].tolist() == [row["row"] for row in document["targets"]["toy"]["worst_rows"]]
+    assert kept["row"].min() >= 50
+    assert np.array_equal(kept["x"], np.load(rows)["x"][kept["row"]])
+    for worst, row in zip(document["targets"]["toy"]["worst_rows"], kept["x"], strict=True):
+        assert worst["sha256"] == row_hashes(row[np.newaxis])[0].hex()
 
 
 def test_predictions_are_written_as_csv(call: Call, bundle: Path, rows: Path, tmp_path: Path) -> None:

@@ -73,12 +73,18 @@ def test_fidelity_counts_and_names_the_worst_rows() -> None:
     deployed = original + np.array([[0.5, 0.0], [0.0, -2.5], [-0.25, 0.25], [0.0, 0.0]])
     x = np.arange(8.0).reshape(4, 2)
     found = measure_fidelity(
-        Decision("argmax"), original, deployed, x, first_row=100, bound=np.full((4, 2), 0.6), worst=2
+        Decision("argmax"),
+        original,
+        deployed,
+        x,
+        numbers=np.array([100, 101, 105, 106]),
+        bound=np.full((4, 2), 0.6),
+        worst=2,
     )
     assert found.agrees.tolist() == [True, False, True, True]
     assert found.agreement == 0.75
     assert found.worst_logit_error == 2.5
-    assert [w.row for w in found.worst] == [101, 102]
+    assert [w.row for w in found.worst] == [101, 105]
     assert found.worst[0].sha256 == row_hashes(x)[1].hex()
     assert (found.worst[0].margin, found.worst[0].error, found.worst[0].agrees) == (2.0, 2.5, False)
     assert found.certified == 0.75  # margins / 2 = 2, 1, .5, 1.5 against .6

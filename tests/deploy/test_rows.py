@@ -149,6 +149,8 @@ def test_overlap_is_refused_with_the_count_or_dropped() -> None:
     left = check_disjoint(rows, hashes, drop=True)
     assert left.x.tolist() == x[8:].tolist()
     assert left.y.tolist() == [2, 3]
+    assert left.numbers.tolist() == [8, 9]
+    assert check_disjoint(left, frozenset(row_hashes(x[8:9])), drop=True).numbers.tolist() == [9]
     with pytest.raises(OverlapError, match="2 of 2 rows"):
         check_disjoint(HeldOut(x[:2]), hashes, drop=True)
     assert check_disjoint(HeldOut(x[8:]), hashes).x.tolist() == x[8:].tolist()

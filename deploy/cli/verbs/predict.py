@@ -91,7 +91,7 @@ def _predict_locally(
     x = check_width(opened.model, rows)
     _warn_outside(opened.interface, x, progress)
     deployment = opened.deployment(name)
-    logits = deployment.logits(x) if engine is None else _run_engine(deployment, engine, x, progress)
+    logits = deployment.logits(x) if engine is None else _run_engine(deployment, engine, rows, progress)
     return decisions_document(opened.interface, logits, first_row=rows.first_row, target=name)
 
 
@@ -110,7 +110,7 @@ def _warn_outside(interface: Interface, x: Array, progress: Progress) -> None:
         progress.say(f"warning: {outside} of {len(x)} rows leave the input box ({interface.guard.source})")
 
 
-def _run_engine(deployment: Deployment, name: str, x: Array, progress: Progress) -> Array:
+def _run_engine(deployment: Deployment, name: str, rows: HeldOut, progress: Progress) -> Array:
     from deploy.registry import nearest
 
     engines = deployment.engines()
@@ -119,10 +119,10 @@ def _run_engine(deployment: Deployment, name: str, x: Array, progress: Progress)
     engine = engines[name]
     if engine.requires is not None:
         engine.requires.check()
-    with progress.stage(f"{name}: real run", len(x)), engine:
-        found = engine.run(x)
+    with progress.stage(f"{name}: real run", len(rows)), engine:
+        found = engine.run(rows.x)
     for row, cause in found.failures.items():
-        progress.say(f"warning: row {row} failed: {cause}")
+        progress.say(f"warning: row {rows.numbers[row]} failed: {cause}")
     return found.logits
 
 
