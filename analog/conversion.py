@@ -36,7 +36,7 @@ def convert_model(
         survey = survey_rows(plan, x)
     report = report_realisability(circuit, survey, options, _describe(design))
     for violation in report.violations:
-        progress.say(violation)
+        progress.say(f"circuit: {violation}")
     facts = Facts(power_W=survey.dissipated_W, power_rows=survey.rows, realisability=report.document())
     return CircuitDeployment(design, options, plan, facts, model)
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["describe_options", "parse_options", "parse_settings"]
 
 
+_NO_LIST = ("tuple_type", "list_type")
+
+
 def parse_options(
     targets: Mapping[str, Target], *, sets: Sequence[str] = (), file: str | Path | None = None
 ) -> dict[str, BaseModel]:
@@ -123,4 +126,5 @@ def _validate(what: str, name: str, options: type[BaseModel], values: dict[str, 
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "options"
         given = f" (given: {first['input']!r})" if first["type"] != "missing" else ""
-        raise UsageError(f"{first['msg']}{given}", place=f"{name}.{where}") from None
+        remedy = "write a list in brackets, quoted for the shell: '[1,5]'" if first["type"] in _NO_LIST else ""
+        raise UsageError(f"{first['msg']}{given}", place=f"{name}.{where}", remedy=remedy) from None

@@ -75,6 +75,6 @@ def cost_lines(cost: Sequence[dict[str, Any]]) -> list[str]:
     lines = []
     for item in cost:
         value = bytes_text(item["value"]) if item["unit"] == "B" else f"{item['value']:.4g} {item['unit']}".strip()
-        seen = f", seen by the {item['who_sees']}" if item.get("who_sees") else ""
+        seen = f", {item['who_sees']}" if item.get("who_sees") else ""
         lines.append(f"{item['name']}: {value} ({item['kind']}{seen})")
     return lines

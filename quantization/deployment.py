@@ -86,7 +86,7 @@ class TernaryDeployment:
             Quantity("bytes", self.stored_bytes, "B", "exact", "server"),
             Quantity("bits_per_weight", self.bits_per_weight, "bit", "exact", "server"),
             Quantity("float32_bytes", 4 * self.model.parameters, "B", "exact", "server"),
-            Quantity("additions_per_row", additions, "1", "exact", "server"),
+            Quantity("additions_per_row", additions, "", "exact", "server"),
         )
 
     @property

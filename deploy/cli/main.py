@@ -5,6 +5,7 @@ Only the standard library's lightest modules are imported before :func:`main` ca
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -26,11 +27,22 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command and give its exit code: 0, or the code of :mod:`deploy.errors`, or 130."""
     try:
-        return _run(list(arguments))
+        return _run(_verb_first(arguments))
     except KeyboardInterrupt:
         return _interrupted(arguments)
     finally:
         _close_stdout()
+
+
+def _verb_first(arguments: Sequence[str]) -> list[str]:
+    """Put the flags that every verb has behind the verb: ``--json inspect m`` means ``inspect --json m``.
+
+    >>> _verb_first(["--json", "-q", "inspect", "m.onnx"]), _verb_first(["--version", "--json"])
+    (['inspect', '--json', '-q', 'm.onnx'], ['--version', '--json'])
+    """
+    flags = list(itertools.takewhile(("--json", "--quiet", "-q", "--debug").__contains__, arguments))
+    verb = list(arguments[len(flags) : len(flags) + 1])
+    return [*verb, *flags, *arguments[len(flags) + 1 :]]
 
 
 def _run(arguments: list[str]) -> int:

@@ -88,6 +88,14 @@ def test_an_error_is_one_document_and_one_message(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("arguments", [["--json", "targets"], ["-q", "--json", "targets"], ["targets", "--json"]])
+def test_common_flags_stand_before_the_verb_or_behind_it(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 0
+    assert "targets" in json.loads(capsys.readouterr().out)
+
+
 def test_the_variable_stands_for_the_option(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -203,7 +203,7 @@ def test_progress_is_drawn_on_a_terminal_and_only_there(bundle: Path, rows: Path
     assert b"\x1b[" not in said
     plain = subprocess.run([*command, "-o", tmp_path / "q"], capture_output=True, check=True)
     assert b"\x1b[" not in plain.stderr + plain.stdout
-    assert b"toy: parameters" in plain.stderr
+    assert b"toy, before the work:\n  parameters: " in plain.stderr
     quiet = subprocess.run([*command, "-o", tmp_path / "r", "--quiet"], capture_output=True, check=True)
     assert quiet.stderr == b""
 

@@ -29,6 +29,7 @@ def test_values_come_from_file_and_command_the_command_last(tmp_path: Path) -> N
         (["cpy.shift=1"], r"options for 'cpy', which is no chosen target; did you mean copy\?"),
         (["copy.shift=much"], r"copy.shift: Input should be a valid number.* \(given: 'much'\)"),
         (["copy.sizes=[1"], r"copy.sizes: Input should be a valid list"),
+        (["copy.sizes=1,2"], r"write a list in brackets, quoted for the shell: '\[1,5\]'"),
         (["copy.shift"], "--set copy.shift is not understood; write --set target.option=value"),
         (["shift=1"], "write --set target.option=value"),
     ],

@@ -155,7 +155,7 @@ def foretell(
             continue
         cost = [quantity.document() for quantity in found.predict_cost(model, options, calibration=calibration)]
         plan[name] = {"refused": None, "cost": cost, "options": options.model_dump(mode="json")}
-        progress.say(f"{name}: {'; '.join(cost_lines(cost)) or 'no cost to foretell'}")
+        progress.say("\n  ".join([f"{name}, before the work:", *(cost_lines(cost) or ["no cost to foretell"])]))
     return plan
 
 
@@ -205,7 +205,7 @@ def text(document: Json) -> str:
     if rows:
         lines.append(table(["target", "agrees (calibration)", "agrees (held out)", "KL nats", "seconds"], rows))
     for name, entry in document["targets"].items():
-        lines.append(f"{name} costs: {'; '.join(cost_lines(entry['cost'])) or 'nothing stated'}")
+        lines.append("\n  ".join([f"{name} costs:", *(cost_lines(entry["cost"]) or ["nothing stated"])]))
     lines += [f"{name} refuses: {entry['cause']}" for name, entry in document["refused"].items()]
     if document["bundle"]:
         lines.append(f"written: {document['bundle']}")

@@ -114,7 +114,7 @@ def _convert(
             continue
         bundle = conversion.write(path, force=force or bundle is not None)
         documents[name] = conversion.document()["targets"][name]
-        progress.say(f"{name}: {'; '.join(cost_lines(documents[name]['cost']))}")
+        progress.say("\n  ".join([f"{name} costs:", *cost_lines(documents[name]["cost"])]))
     if bundle is None:
         raise (
             missing[0]
