@@ -71,6 +71,19 @@ def test_each_stage_never_raises_the_error_of_a_row(n_in, rows, levels, seed):
     )
 
 
+def test_descent_ends_where_no_single_code_can_move(rng):
+    """Oracle: every other code of every row tried in turn, at the scale that was found."""
+    problem = relu_problem(rng, 12, 8)
+    start = refit(problem, np.sign(problem.weight))
+    found = descend(problem, start, 1, sweeps=100)
+    assert (found.error < start.error).all()
+    for row, column, code in product(range(8), range(12), (-1, 0, 1)):
+        moved = found.codes.copy()
+        moved[row, column] = code
+        error = problem.error(found.scale[:, None] * moved)[row]
+        assert error >= found.error[row] - 1e-9 * problem.energy[row]  # float64 sums of n² products
+
+
 def test_feedback_with_an_uncorrelated_input_is_plain_rounding(rng):
     weight = rng.normal(size=(4, 12))
     problem = LayerProblem(weight, weight, np.eye(12), np.zeros(12, dtype=bool))

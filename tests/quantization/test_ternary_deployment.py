@@ -132,6 +132,11 @@ def test_networks_that_are_ternary_already_are_kept_without_loss(rng):
     assert np.allclose(found.logits(x), model.logits(x), rtol=1e-12, atol=1e-12)  # another order of the same sums
 
 
+def test_a_row_with_one_weight_off_the_grid_is_not_ternary():
+    assert recognize_ternary(np.array([[0.5, -0.5, 0.0], [0.25, 0.0, 0.25]])) is not None
+    assert recognize_ternary(np.array([[0.5, -0.5, 0.0], [0.25, 0.0, 0.24]])) is None
+
+
 def test_published_ternary_weights_are_read_as_codes(inputs):
     path = inputs / "onnx" / "qonnx_tfc_2w2a.onnx"
     tensors = [numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer]
