@@ -17,6 +17,8 @@ What a careful driver of this library has to know, and this one does:
   circuit are wrong in silence (4e-6 V were seen): the circuit is loaded again after any stepping.
 * The transient rescue, ngspice's last resort for an operating point, says "finished successfully" over voltages
   of -1e12 V and may crash the process: it is switched off, and such a point is a failure with its cause.
+* ``.spiceinit`` in the working directory or at home is run at the start: neither is (:mod:`analog.engines.start`).
+* A netlist may hold commands, which run as it is loaded: such a one is refused (:mod:`analog.netlist.harmless`).
 * A fatal error calls ``ControlledExit`` and leaves the library unusable: further calls are refused.
 """
 
@@ -32,7 +34,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analog.engines.locate import LIBRARY, library_path
+from analog.engines.start import without_start_files
 from analog.engines.transcript import Complaint, complaints, explain, notes
+from analog.netlist.harmless import check_harmless
 from deploy.arrays import Array
 from deploy.errors import DeployError, InputError, RequirementMissing
 
@@ -116,7 +120,8 @@ class Library:
         self._send_char = _SendChar(self._hear)
         self._send_status = _SendChar(lambda line, copy, user: 0)
         self._exit = _ControlledExit(self._die)
-        self._c.ngSpice_Init(self._send_char, self._send_status, self._exit, None, None, None, None)
+        with without_start_files():
+            self._c.ngSpice_Init(self._send_char, self._send_status, self._exit, None, None, None, None)
         banner = " ".join(self._take())
         found = re.search(r"ngspice-(\S+)", banner)
         self.version = found[1] if found else "unknown"
@@ -178,7 +183,7 @@ class Library:
 
         Raises
         ------
-        InputError : ngspice did not accept it; the cause names the line.
+        InputError : it holds commands or opens files, or ngspice did not accept it; the cause names the line.
         """
         loaded = LoadedCircuit(self, netlist)
         with self.lock:
@@ -186,6 +191,7 @@ class Library:
         return loaded
 
     def _load(self, netlist: str) -> None:
+        check_harmless(netlist)
         self._unload()
         lines = netlist.splitlines()
         raw = (ctypes.c_char_p * (len(lines) + 1))(*[line.encode() for line in lines], None)

@@ -1,6 +1,6 @@
 """The program ``ngspice -b``: any netlist in a process of its own, read back from its raw file.
 
-Its exit code means nothing (1 after a netlist with a ``.control`` block that worked), so data and messages decide.
+Its exit code means nothing, so data and messages decide. No start file of the user's is read (``-n``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from analog.engines.rawfile import Plot, read_rawfile
 from analog.engines.transcript import Complaint, complaints, explain, notes
 from analog.netlist import Hold, Settings, Sweep, write_netlist
 from analog.netlist.drive import Drive
+from analog.netlist.harmless import check_harmless
 from analog.netlist.op_amp import IDEAL_OP_AMP, OpAmpCard
 from deploy.arrays import Array
 from deploy.errors import InputError
@@ -36,15 +37,16 @@ def run_netlist(text: str, *, timeout_s: float = 600.0) -> tuple[tuple[Plot, ...
     Raises
     ------
     RequirementMissing : the program is not on PATH.
-    InputError : it took longer than `timeout_s`.
+    InputError : it holds commands or opens files, or took longer than `timeout_s`.
     """
+    check_harmless(text)
     program = PROGRAM.path()
     with tempfile.TemporaryDirectory(prefix="relu-deploy-") as folder:
         circuit, raw = Path(folder, "circuit.cir"), Path(folder, "circuit.raw")
         circuit.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
         try:
             done = subprocess.run(
-                [program, "-b", "-r", str(raw), str(circuit)],
+                [program, "-n", "-b", "-r", str(raw), str(circuit)],
                 capture_output=True,
                 text=True,
                 errors="replace",

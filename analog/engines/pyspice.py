@@ -33,6 +33,7 @@ from analog.conditions import Conditions
 from analog.engines.locate import LIBRARY, LibraryRequirement, library_path
 from analog.engines.ngspice import driven_levels, settings_for
 from analog.engines.protocol import CircuitEngine
+from analog.engines.start import without_start_files
 from analog.engines.transcript import complaints, explain, notes
 from analog.netlist import Settings
 from analog.netlist.model_cards import card_parameters
@@ -164,7 +165,8 @@ def _shared_ngspice() -> Any:
                     self.owner = None
 
         # The file may go once it is mapped.
-        return QuietNgSpice()
+        with without_start_files():
+            return QuietNgSpice()
 
 
 class PySpiceEngine(CircuitEngine):

@@ -3,6 +3,7 @@
 from analog.netlist.check import check_netlist
 from analog.netlist.conversion import circuit_from_netlist
 from analog.netlist.drive import Hold, Step, Sweep
+from analog.netlist.harmless import check_harmless
 from analog.netlist.model_cards import read_model_card, write_model_card
 from analog.netlist.op_amp import SaturatingOpAmp, UserOpAmp
 from analog.netlist.reader import UserNetlist, read_netlist
@@ -18,6 +19,7 @@ __all__ = [
     "Sweep",
     "UserNetlist",
     "UserOpAmp",
+    "check_harmless",
     "check_netlist",
     "circuit_from_netlist",
     "read_model_card",

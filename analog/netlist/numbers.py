@@ -41,10 +41,10 @@ def parse_number(text: str) -> float:
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
-        raise InputError(f"{text!r} is no number", remedy="every value must be a finite number")
+        raise InputError(f"{text[:40]!r} is no number", remedy="every value must be a finite number")
     digits = float(match["digits"])
     scale = match["scale"]
     value = digits * _SCALES[scale.lower()] if scale else digits
     if not math.isfinite(value):
-        raise InputError(f"{text!r} is not finite", remedy="every value must be a finite number")
+        raise InputError(f"{text[:40]!r} is not finite", remedy="every value must be a finite number")
     return value

@@ -6,6 +6,7 @@ line, names and nodes do not tell upper from lower case. Subcircuits are expande
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ _TERMINALS = {
 _LOOKS_LIKE_ELEMENT = re.compile(r"^[rcldvieg]\w*\s+\S+\s+\S+\s+[-+.\d]\S*\s*$", re.IGNORECASE)
 _EXPRESSION = re.compile(r"=|^(poly|value|vol|cur|table|laplace)\b", re.IGNORECASE)
 _MAX_DEPTH = 20
+_MAX_CARDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def read_netlist(text: str) -> UserNetlist:
     Raises
     ------
     InputError : the first line, which SPICE takes as a title, is an element; a subcircuit is not defined or calls
-        itself; a card has too few nodes.
+        itself; a card has too few nodes; subcircuits in subcircuits make more elements than can be held.
 
     Examples
     --------
@@ -109,7 +111,13 @@ def read_netlist(text: str) -> UserNetlist:
     subcircuits: dict[str, _Subcircuit] = {}
     lines = _sort_dot_cards(_logical_lines(rows[1:]), models, controls, subcircuits)
     open_ended = any(card.startswith((".inc", ".lib")) for card in controls)
-    cards = tuple(_expand(lines, subcircuits, {}, "", {}, 0, open_ended))
+    cards = tuple(itertools.islice(_expand(lines, subcircuits, {}, "", {}, 0, open_ended), _MAX_CARDS + 1))
+    if len(cards) > _MAX_CARDS:
+        raise InputError(
+            f"more than {_MAX_CARDS} elements once its subcircuits are put in",
+            place=cards[-1].place,
+            remedy="simulate a part of it",
+        )
     return UserNetlist(title, cards, models, tuple(controls), open_ended, text)
 
 

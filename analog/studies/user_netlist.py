@@ -65,7 +65,7 @@ class UserNetlistStudy:
         """
         text = self._text(options.file)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        for node in read_netlist(text).nodes()[1:] if options.file else self._output_names():
+        for node in _nodes(text, options.file) if options.file else self._output_names():
             yield Case(node, {"node": node, "file": options.file, "sha256": digest})
 
     def _text(self, file: str) -> str:
@@ -111,7 +111,23 @@ def _read(file: str) -> str:
         raise InputError(f"cannot be read: {error.strerror}", place=file) from None
     if len(data) > _MAX_BYTES:
         raise InputError(f"{len(data)} bytes, at most {_MAX_BYTES} are read", place=file)
-    return data.decode("utf-8", "replace")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"byte 0x{data[error.start]:02x} is no UTF-8", place=f"{file}, line {line}", remedy="save it as UTF-8"
+        ) from None
+
+
+def _nodes(text: str, file: str) -> tuple[str, ...]:
+    try:
+        nodes = read_netlist(text).nodes()[1:]
+    except InputError as error:
+        raise error.at(file) from None
+    if not nodes:
+        raise InputError("has no node but ground", place=file, remedy="give a title line, then elements")
+    return nodes
 
 
 @functools.lru_cache(maxsize=2)

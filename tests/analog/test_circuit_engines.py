@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -14,7 +16,7 @@ from analog.build import CircuitBuilder
 from analog.circuit import Circuit
 from analog.conditions import Conditions
 from analog.devices import BAT54, D1N4148, NEAR_IDEAL
-from analog.engines import ENGINES, CircuitEngine, NativeEngine, PySpiceEngine, RealEngine, run_netlist, to_pyspice
+from analog.engines import ENGINES, CircuitEngine, NativeEngine, PySpiceEngine, RealEngine, to_pyspice
 from analog.engines.process import ProcessEngine
 from analog.engines.protocol import CircuitEngine as Protocol
 from analog.engines.rawfile import read_rawfile
@@ -181,10 +183,33 @@ def test_the_trunk_reads_logits_failures_and_the_distance_in_volts(library, casc
     assert run.seconds["client"] == 0.0
 
 
-def test_exit_code_one_of_a_control_block_is_no_failure(program) -> None:
-    plots, said = run_netlist("t\nv1 a 0 2\nr1 a b 1k\nr2 b 0 1k\n.control\nop\nwrite\n.endc\n.op\n.end")
-    assert plots, said
-    assert plots[0].vectors["b"][0] == 1.0
+@pytest.mark.parametrize("engine", ["ngspice", "ngspice-process", "pyspice"])
+def test_start_files_run_nothing_and_change_nothing(engine, cascade, tmp_path) -> None:
+    """In a process of its own: the library reads its start file once."""
+    requirement = ENGINES[engine].requires
+    if requirement is not None and not requirement.is_met():
+        pytest.skip(f"{requirement.name} is not installed")
+    (tmp_path / ".spiceinit").write_text("shell touch started\noption temp=90\n")
+    code = f"""
+import os
+from analog.build import CircuitBuilder
+from analog.engines import ENGINES
+wires = CircuitBuilder("divider")
+top, middle = wires.nodes(["top", "middle"])
+wires.voltage_source(top, 0, 10.0)
+wires.resistor([top, middle], [middle, 0], [9e3, 1e3])
+import numpy as np
+with ENGINES[{engine!r}](wires.build(outputs=[middle])) as engine:
+    print(engine.solve(np.zeros((1, 0))).volts[0, middle], os.getcwd())
+"""
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    volts, folder = found.stdout.split()
+    assert float(volts) == pytest.approx(1.0, abs=1e-9)
+    assert Path(folder) == tmp_path
+    assert not (tmp_path / "started").exists()
 
 
 def test_a_process_that_takes_too_long_is_ended(program, cascade) -> None:
