@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,7 +101,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML errors, and numbers of thousands of digits
         raise UsageError(f"is no TOML: {error}", place=str(path)) from None
 
 
@@ -109,7 +110,7 @@ def _parse_value(text: str) -> Any:
     if text[:1] in "[{" or text == "null":
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
     return text
 
@@ -121,10 +122,22 @@ def _validate(what: str, name: str, options: type[BaseModel], values: dict[str, 
                 f"{what} {name} has no option {option!r}", remedy=nearest(option, options.model_fields)
             )
     try:
-        return options.model_validate(values)
+        found = options.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "options"
-        given = f" (given: {first['input']!r})" if first["type"] != "missing" else ""
+        given = f" (given: {str(first['input'])[:80]!r})" if first["type"] != "missing" else ""
         remedy = "write a list in brackets, quoted for the shell: '[1,5]'" if first["type"] in _NO_LIST else ""
         raise UsageError(f"{first['msg']}{given}", place=f"{name}.{where}", remedy=remedy) from None
+    for option in options.model_fields:
+        _check_finite(getattr(found, option), f"{name}.{option}")
+    return found
+
+
+def _check_finite(value: Any, place: str) -> None:
+    """No option means anything by an infinity or NaN, and no JSON holds one."""
+    if isinstance(value, list | tuple):
+        for part in value:
+            _check_finite(part, place)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{value} is not finite", place=place, remedy="give a number")

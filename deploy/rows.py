@@ -35,7 +35,7 @@ __all__ = ["RowTable", "read_rows"]
 MAX_BYTES = 8 << 30
 """Largest array that is read, after decompression."""
 
-_SLICE = re.compile(r"^(?P<file>.*)\[(?P<start>\d*):(?P<stop>\d*)\]$")
+_SLICE = re.compile(r"(?P<file>.*)\[(?P<start>[0-9]{0,18}):(?P<stop>[0-9]{0,18})\]", re.DOTALL)
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _DAMAGE = (
     OSError,
@@ -50,6 +50,7 @@ _DAMAGE = (
     tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
+    csv.Error,
     NotImplementedError,
     RuntimeError,
 )
@@ -91,27 +92,35 @@ def read_rows(
         raise DataError(f"cannot divide by {divide_by}", place=str(path))
     x, y, features = _read_file(path, label_column)
     if labels is not None:
-        y = _read_labels(Path(labels), len(x))
-    start, stop = _check_slice(rows, len(x), path)
-    x = np.asarray(x[start:stop])
+        y = _read_labels(Path(labels))
+    x = np.asanyarray(x)
     if x.ndim == 0 or x.dtype.kind not in "fiub":
         raise DataError(
             f"array of type {x.dtype} and shape {x.shape}", place=str(path), remedy="give numbers, one row a sample"
         )
-    x = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
-    if divide_by != 1.0:
-        x /= divide_by
+    y = None if y is None else _check_labels(np.asarray(y), len(x), str(labels or path))
+    start, stop = _check_slice(rows, len(x), path)
+    x = np.asarray(x[start:stop])
+    with np.errstate(over="ignore"):  # what does not fit is infinite, which is refused by name
+        x = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
+        if divide_by != 1.0:
+            x /= divide_by
     x.flags.writeable = False
-    y = None if y is None else np.asarray(y[start:stop])
-    if y is not None and y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
+    y = None if y is None else y[start:stop]
     return RowTable(x, y, str(argument), start, features)
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name longer than any file's, a loop of links
+        return False
+
+
 def _split_argument(argument: str) -> tuple[Path, tuple[str, str] | None]:
-    if Path(argument).exists():
+    if _exists(Path(argument)):
         return Path(argument), None
-    match = _SLICE.match(argument)
+    match = _SLICE.fullmatch(argument)
     if match is None:
         if "[" in argument and argument.endswith("]"):
             raise DataError(
@@ -136,7 +145,7 @@ def _check_slice(rows: tuple[str, str] | None, total: int, path: Path) -> tuple[
 
 
 def _read_file(path: Path, label_column: str | None) -> tuple[Array, Array | None, tuple[str, ...] | None]:
-    if not path.exists():
+    if not _exists(path):
         raise DataError("no such file", place=str(path))
     if not path.is_file():
         raise DataError("not a file", place=str(path), remedy="give a npz, npy, csv or IDX file")
@@ -154,6 +163,12 @@ def _read_file(path: Path, label_column: str | None) -> tuple[Array, Array | Non
             return _read_idx(path), None, None
     except DataError:
         raise
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"byte 0x{error.object[error.start]:02x} at {error.start} is no UTF-8",
+            place=str(path),
+            remedy="save the file as UTF-8",
+        ) from None
     except _DAMAGE as error:
         raise DataError(f"cannot be read: {_one_line(error)}", place=str(path)) from None
     raise DataError(
@@ -196,9 +211,18 @@ def _read_csv(path: Path, label_column: str | None) -> tuple[Array, Array | None
     if not table:
         raise DataError("the file has no rows", place=str(path))
     header: tuple[str, ...] | None = None
-    if any(not _is_number(cell) for cell in table[0][1]):
+    words = [cell for cell in table[0][1] if not _is_number(cell)]
+    if words and len(words) < len(table[0][1]) and not any(cell.strip() for cell in words):
+        raise DataError(
+            "the first line has numbers and empty cells",
+            place=f"{path}, line {table[0][0]}",
+            remedy="fill in or drop rows with missing values; a header names its columns",
+        )
+    if words:
         header = tuple(cell.strip() for cell in table[0][1])
         table = table[1:]
+    if header is not None and label_column is not None and header.count(label_column) > 1:
+        raise DataError(f"{header.count(label_column)} columns are called {label_column!r}", place=str(path))
     if label_column is not None and (header is None or label_column not in header):
         have = "no header" if header is None else ", ".join(header)
         raise DataError(f"no column {label_column!r}", place=str(path), remedy=f"the file has {have}")
@@ -216,7 +240,7 @@ def _read_csv(path: Path, label_column: str | None) -> tuple[Array, Array | None
             y.append(cells[label_at].strip())
             values = cells[:label_at] + cells[label_at + 1 :]
         try:
-            x[row] = [float(cell) for cell in values]
+            x[row] = [_number(cell) for cell in values]
         except ValueError:
             column, cell = next((i, c) for i, c in enumerate(values) if not _is_number(c))
             raise DataError(
@@ -232,10 +256,17 @@ def _read_csv(path: Path, label_column: str | None) -> tuple[Array, Array | None
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        _number(cell)
     except ValueError:
         return False
     return True
+
+
+def _number(cell: str) -> float:
+    """As float() reads it, but for what no table means by a number: ``1_000`` and digits of other scripts."""
+    if "_" in cell or not cell.isascii():
+        raise ValueError(cell)
+    return float(cell)
 
 
 def _as_labels(cells: list[str]) -> Array:
@@ -262,11 +293,20 @@ def _read_idx(path: Path) -> Array:
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _read_labels(path: Path, rows: int) -> Array:
+def _read_labels(path: Path) -> Array:
     y, _, _ = _read_file(path, None)
     y = np.asarray(y)
+    return (
+        y.astype(np.int64) if y.dtype.kind == "f" and np.all(np.abs(y) < 2**53) and np.all(y == np.round(y)) else y
+    )
+
+
+def _check_labels(y: Array, rows: int, place: str) -> Array:
+    """Labels (rows,), one for each row of the whole file: a slice must not hide that they belong elsewhere."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.shape != (rows,):
-        raise DataError(f"labels of shape {y.shape} for {rows} rows", place=str(path))
-    return y.astype(np.int64) if y.dtype.kind == "f" and np.all(y == np.round(y)) else y
+        raise DataError(
+            f"labels of shape {y.shape} for {rows} rows", place=place, remedy="give one label a row, or none"
+        )
+    return y

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -150,8 +151,10 @@ def read_shape(text: str) -> tuple[int, ...]:
     (1, 28, 28)
     """
     lengths = text.lower().split("x")
-    if not all(length.isdecimal() and int(length) > 0 for length in lengths):
-        raise UsageError(f"--input-shape {text} is no shape", remedy="write the lengths with an x between: 1x28x28")
+    if not all(re.fullmatch("0{0,9}[1-9][0-9]{0,18}", length) for length in lengths):
+        raise UsageError(
+            f"--input-shape {text[:40]} is no shape", remedy="write the lengths with an x between: 1x28x28"
+        )
     return tuple(int(length) for length in lengths)
 
 
@@ -179,7 +182,7 @@ def read_input_box(text: str, model: Model) -> InputGuard:
     try:
         table = [row for row in csv.reader(path.read_text(encoding="utf-8-sig").splitlines()) if row]
         rows = [(name, float(below), float(above)) for name, below, above in table[1:]]
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, csv.Error) as error:
         raise DataError(
             f"is no input box: {error}", place=text, remedy="columns name, low, high, with a header"
         ) from None

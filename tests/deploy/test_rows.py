@@ -72,7 +72,7 @@ def test_a_csv_without_header_and_with_other_delimiters(tmp_path: Path) -> None:
         ("a.csv", b"a,b\n", "a header and no rows"),
         ("a.csv", b"1,2\n3\n", "line 2: 1 cells, 2 expected"),
         ("a.csv", b"a,b\n1,red\n", "line 2, column 2: 'red' is not a number"),
-        ("a.csv", b"\xff\xfe\x00", "cannot be read"),
+        ("a.csv", b"\xff\xfe\x00", "is no UTF-8; save the file as UTF-8"),
         ("a.csv", b"a,b\n1,nan\n", "1 values are NaN or infinite, the first at row 0, column 1"),
         ("a.npz", b"PK\x03\x04 broken", "cannot be read"),
         ("a.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr'", "cannot be read"),
@@ -234,3 +234,57 @@ def test_nothing_is_ever_unpickled(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(DataError):
         read_rows(path)
     assert not (tmp_path / "mark").exists()
+
+
+def _npz(path: Path, **arrays: object) -> None:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+X = np.arange(8.0).reshape(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "part", "match"),
+    [
+        ({"x": np.float64(3)}, "", r"array of type float64 and shape \(\)"),
+        ({"x": X, "y": np.int64(3)}, "", r"labels of shape \(\) for 4 rows"),
+        ({"x": X, "y": np.zeros(7, int)}, "", r"labels of shape \(7,\) for 4 rows"),
+        ({"x": X, "y": np.zeros(7, int)}, "[0:4]", r"labels of shape \(7,\) for 4 rows"),
+        ({"x": X, "y": np.zeros(2, int)}, "[0:2]", r"labels of shape \(2,\) for 4 rows"),
+        ({"x": X}, f"[0:{'9' * 5000}]", "is no range of rows"),
+        ({"x": X}, "[\u0660:\u0662]", "is no range of rows"),
+    ],
+)
+def test_arrays_of_odd_shapes_are_named(tmp_path: Path, arrays: dict, part: str, match: str) -> None:
+    _npz(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=match):
+        HeldOut.read(f"{tmp_path / 'a.npz'}{part}")
+
+
+@pytest.mark.parametrize("divide_by", [1e-320, 1.0])
+def test_what_overflows_is_refused_without_a_warning(tmp_path: Path, divide_by: float) -> None:
+    _npz(tmp_path / "a.npz", x=X.astype(np.longdouble) * np.longdouble("1e400"))
+    with pytest.raises(DataError, match="values are NaN or infinite"):
+        HeldOut.read(tmp_path / "a.npz", divide_by=divide_by)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (f"a,b\n1,{'2' * 140_000}\n", "field larger than field limit"),
+        (f'"{"x" * 140_000}",b\n1,2\n', "field larger than field limit"),
+        ("a,b\n1_0,2\n", "'1_0' is not a number"),
+        ("a,b\n\u0663,2\n", "is not a number"),
+        ("1,,3\n4,5,6\n", "line 1: the first line has numbers and empty cells"),
+    ],
+)
+def test_cells_that_are_no_numbers_are_not_read_as_some(tmp_path: Path, text: str, match: str) -> None:
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=match):
+        read_rows(tmp_path / "a.csv")
+
+
+def test_a_label_column_is_one(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("k,k,a\n1,2,3\n")
+    with pytest.raises(DataError, match="2 columns are called 'k'"):
+        read_rows(tmp_path / "a.csv", label_column="k")
