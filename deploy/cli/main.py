@@ -5,6 +5,7 @@ Only the standard library's lightest modules are imported before :func:`main` ca
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import sys
@@ -26,6 +27,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command and give its exit code: 0, or the code of :mod:`deploy.errors`, or 130."""
+    _prepare_streams()
     try:
         return _run(_verb_first(arguments))
     except KeyboardInterrupt:
@@ -45,6 +47,16 @@ def _verb_first(arguments: Sequence[str]) -> list[str]:
     return [*verb, *flags, *arguments[len(flags) + 1 :]]
 
 
+def _prepare_streams() -> None:
+    """A stream that was closed swallows; a character that the stream's encoding lacks is written as its escape."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure") and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _run(arguments: list[str]) -> int:
     from deploy.cli.verb import Answer
     from deploy.errors import DeployError
@@ -57,7 +69,11 @@ def _run(arguments: list[str]) -> int:
     if not isinstance(answer, Answer):  # typer has said everything: help, the version, or that it was interrupted
         return _interrupted(arguments) if answer == INTERRUPTED else 0
     try:
-        _print(answer.text(as_json=as_json))
+        text = answer.text(as_json=as_json)
+    except Exception as error:  # noqa: BLE001  the boundary
+        return _fail(_unexpected(error), arguments, as_json=as_json)
+    try:
+        _print(text)
     except DeployError as error:
         return _fail(error, arguments, as_json=False)
     if answer.error is None:
@@ -75,7 +91,7 @@ def _interrupted(arguments: Sequence[str]) -> int:
 def _answer(arguments: list[str]) -> object:
     """What the verb answered, or an exit code where typer has already said everything."""
     from deploy.cli.app import build_app
-    from deploy.errors import DeployError, StorageError, UsageError
+    from deploy.errors import DeployError, InputError, StorageError, UsageError
 
     try:
         return build_app().main(arguments or ["--help"], prog_name="relu-deploy", standalone_mode=False)
@@ -84,6 +100,8 @@ def _answer(arguments: list[str]) -> object:
     except OSError as error:
         if error.filename is None and error.strerror is None:
             raise DeployError(str(error)) from error
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise InputError(error.strerror or str(error), place=str(error.filename or "")[:200]) from error
         raise StorageError(error.strerror or str(error), place=str(error.filename or "")) from error
     except Exception as error:
         if _came_from_interrupt(error):
@@ -93,9 +111,17 @@ def _answer(arguments: list[str]) -> object:
             path = context.command_path if context is not None else "relu-deploy"
             cause = " ".join(error.format_message().split())
             raise UsageError(cause.rstrip("."), remedy=f"see {path} --help") from error
-        raise DeployError(
-            f"unexpected {type(error).__name__}: {error}", remedy="run again with --debug and report what it shows"
-        ) from error
+        raise _unexpected(error) from error
+
+
+def _unexpected(error: Exception) -> DeployError:
+    from deploy.errors import DeployError
+
+    found = DeployError(
+        f"unexpected {type(error).__name__}: {error}", remedy="run again with --debug and report what it shows"
+    )
+    found.__cause__ = error
+    return found
 
 
 def _came_from_interrupt(error: BaseException) -> bool:
@@ -117,16 +143,14 @@ def _is_given(flag: str, arguments: list[str]) -> bool:
 
 
 def _fail(error: DeployError, arguments: list[str], *, as_json: bool) -> int:
-    import json
-
-    from deploy.cli.verb import describe
+    from deploy.cli.verb import describe, write_json
 
     if _is_given("--debug", arguments):
         import traceback
 
         traceback.print_exception(error)
     if as_json:
-        _print(json.dumps({"error": describe(error)}, ensure_ascii=False) + "\n")
+        _print(write_json({"error": describe(error)}) + "\n")
     place = f"{error.place}: " if error.place else ""
     sys.stderr.write(f"error: {place}{error.cause}\n")
     if error.remedy:

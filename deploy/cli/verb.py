@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
@@ -20,7 +21,7 @@ from deploy.cli.drawing import draw_progress
 from deploy.errors import DeployError
 from deploy.target import Command, Json
 
-__all__ = ["Answer", "DoneBut", "as_verb", "environment_variable"]
+__all__ = ["Answer", "DoneBut", "as_verb", "environment_variable", "write_json"]
 
 PREFIX = "RELU_DEPLOY_"
 
@@ -54,7 +55,7 @@ class Answer:
             document = self.document
             if self.error is not None and isinstance(document, dict):
                 document = {**document, "error": describe(self.error)}
-            return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+            return write_json(document, indent=1) + "\n"
         drawn = "" if self.document is None else self.draw(self.document)
         return drawn if not drawn or drawn.endswith("\n") else drawn + "\n"
 
@@ -62,6 +63,12 @@ class Answer:
 def describe(error: DeployError) -> dict[str, Json]:
     """An error as JSON."""
     return {"code": error.code, "cause": error.cause, "place": error.place, "remedy": error.remedy}
+
+
+def write_json(document: Json, *, indent: int | None = None) -> str:
+    """JSON in characters that stdout can carry; what it cannot is written as JSON's own escapes."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
+    return json.dumps(document, indent=indent, allow_nan=False, ensure_ascii=encoding != "utf8")
 
 
 def environment_variable(option: str) -> str:

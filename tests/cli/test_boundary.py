@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,7 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
         (["evaluate", "b", "--data", "x", "--real", "-1"], 2, "Invalid value for '--real'"),
         (["evaluate", "no-such-bundle", "--data", "x"], 4, "no such bundle"),
         (["inspect", "no-such-model.onnx"], 4, "no such file"),
+        (["inspect", "x" * 5000], 4, "File name too long"),
     ],
 )
 def test_an_error_is_one_document_and_one_message(
@@ -139,6 +141,42 @@ def test_a_reader_that_goes_early_is_no_error() -> None:
         found = subprocess.run([*COMMAND, "targets"], stdout=gone, stderr=subprocess.PIPE, text=True)
     assert found.returncode == 0
     assert found.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize(("arguments", "code"), [(["targets"], 0), (["inspect", "nowhere.onnx"], 4)])
+def test_closed_streams_change_no_exit_code(closed: tuple[int, ...], arguments: list[str], code: int) -> None:
+    def close() -> None:
+        for stream in closed:
+            os.close(stream)
+
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        found = subprocess.run(
+            [*COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err, preexec_fn=close
+        )
+        err.seek(0)
+        assert b"Traceback" not in err.read()
+    assert found.returncode == code
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("name", ["\u0142\U0001f600.onnx", os.fsdecode(b"\xff\xfe.onnx"), "a\nb.onnx"])
+def test_no_file_name_and_no_encoding_ends_in_a_traceback(encoding: str, name: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    found = subprocess.run([*COMMAND, "inspect", name, "--json"], capture_output=True, env=environment)
+    assert found.returncode == 4
+    assert b"Traceback" not in found.stderr
+    assert json.loads(found.stdout.decode(encoding))["error"]["cause"] == "no such file"
+
+
+def test_an_answer_that_cannot_be_written_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("deploy.options.describe_options", lambda options: float("inf"))
+    assert run(["targets", "--json"]) == 1
+    found = capsys.readouterr()
+    assert json.loads(found.out)["error"]["code"] == "internal"
+    assert "Traceback" not in found.err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
