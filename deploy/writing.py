@@ -11,9 +11,10 @@ import errno
 import os
 import shutil
 import signal
+import stat
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -67,10 +68,31 @@ def _interrupts_wait() -> Iterator[None]:
             signal.raise_signal(arrived[0])
 
 
-def check_absent(path: Path, *, force: bool) -> None:
-    """Raise :class:`deploy.errors.OutputExists` where `path` exists and `force` is not given."""
-    if os.path.lexists(path) and not force:
+def check_absent(path: Path, *, force: bool, replaces: Collection[str] = ()) -> None:
+    """Raise :class:`deploy.errors.OutputExists` where `path` exists and may not be replaced.
+
+    Parameters
+    ----------
+    force : what exists may be replaced: a plain file, or a folder that holds nothing but `replaces`. A device, a
+        link, and a folder with anything else in it are never replaced.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not force:
         raise OutputExists("exists already", place=str(path), remedy="choose another name, or give --force")
+    if stat.S_ISDIR(mode):
+        with storage_errors(path):
+            foreign = sorted(set(os.listdir(path)) - set(replaces))
+        if not foreign and not path.is_mount():
+            return
+        cause = f"is a folder that holds {foreign[0]!r}, which --force does not replace" if foreign else "is a disk"
+    elif stat.S_ISREG(mode):
+        return
+    else:
+        cause = "is a link, a device or a pipe, which --force does not replace"
+    raise OutputExists(cause, place=str(path), remedy="choose another name")
 
 
 def write_file(path: Path, data: bytes, *, force: bool = False, mode: int = 0o644) -> None:
@@ -78,7 +100,7 @@ def write_file(path: Path, data: bytes, *, force: bool = False, mode: int = 0o64
 
     Raises
     ------
-    OutputExists : `path` exists and `force` is not given; it is not touched, even in a race.
+    OutputExists : `path` exists and may not be replaced, see :func:`check_absent`; it is not touched, even in a race.
     StorageError : the disk is full or the place cannot be written.
     """
     check_absent(path, force=force)
@@ -111,19 +133,29 @@ def _link_new(temporary: Path, path: Path) -> None:
         temporary.replace(path)
 
 
-def write_tree(path: Path, files: Mapping[str, bytes], *, force: bool = False, private: str = "owner/") -> None:
+def write_tree(
+    path: Path,
+    files: Mapping[str, bytes],
+    *,
+    force: bool = False,
+    private: str = "owner/",
+    replaces: Collection[str] | None = None,
+) -> None:
     """Write a folder of files whole or not at all; what was there before is replaced in one step.
 
     Parameters
     ----------
     files : relative path with ``/`` -> content.
     private : files below this prefix are readable by the owner only.
+    replaces : what a folder may hold that `force` replaces; by default the names at the top of `files`.
 
     Raises
     ------
     OutputExists, StorageError : as :func:`write_file`.
     """
-    check_absent(path, force=force)
+    if replaces is None:
+        replaces = {name.partition("/")[0] for name in files}
+    check_absent(path, force=force, replaces=replaces)
     with storage_errors(path), _interrupts_wait():
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
@@ -134,7 +166,7 @@ def write_tree(path: Path, files: Mapping[str, bytes], *, force: bool = False, p
                 destination.chmod(0o600 if name.startswith(private) else 0o644)
             temporary.chmod(0o755)
             _sync_tree(temporary)
-            _move_into_place(temporary, path, force=force)
+            _move_into_place(temporary, path, force=force, replaces=replaces)
         finally:
             _remove(temporary)
 
@@ -148,11 +180,11 @@ def _sync_tree(folder: Path) -> None:
             os.close(handle)
 
 
-def _move_into_place(temporary: Path, path: Path, *, force: bool) -> None:
+def _move_into_place(temporary: Path, path: Path, *, force: bool, replaces: Collection[str]) -> None:
     if not os.path.lexists(path):
         temporary.rename(path)
         return
-    check_absent(path, force=force)
+    check_absent(path, force=force, replaces=replaces)
     if _exchange(temporary, path):
         return
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))

@@ -25,11 +25,22 @@ if TYPE_CHECKING:
     from deploy.model import Model
     from deploy.target import Deployment
 
-__all__ = ["FIDELITY_FILE", "HASHES_FILE", "Bundle", "TargetEntry", "bundle_files", "is_bundle", "write_bundle"]
+__all__ = [
+    "FIDELITY_FILE",
+    "HASHES_FILE",
+    "TOP_NAMES",
+    "Bundle",
+    "TargetEntry",
+    "bundle_files",
+    "is_bundle",
+    "write_bundle",
+]
 
 FIDELITY_FILE = "reports/fidelity.json"
 HASHES_FILE = "owner/calibration_rows.sha256"
 GUARD_FILE = "owner/activation_guard.json"
+TOP_NAMES = frozenset({MANIFEST_FILE, MODEL_FILE, INTERFACE_FILE, "owner", "targets", "reports"})
+"""What stands at the top of a bundle; a folder with anything else in it is somebody's, and never replaced."""
 _TOOLS = ("relu-deploy", "numpy", "scipy")
 
 
@@ -307,7 +318,7 @@ def write_bundle(path: Path, files: Mapping[str, bytes], *, force: bool = False)
     if path.suffix == ".zip":
         write_file(path, write_zip(files), force=force, mode=0o600)
     else:
-        write_tree(path, files, force=force)
+        write_tree(path, files, force=force, replaces=TOP_NAMES)
 
 
 def is_bundle(path: Path) -> bool:

@@ -31,16 +31,38 @@ def test_force_replaces_all_of_it(tmp_path: Path) -> None:
     write_file(tmp_path / "a", b"old")
     write_tree(tmp_path / "t", {"x/y": b"old", "z": b"old"})
     write_file(tmp_path / "a", b"new", force=True)
-    write_tree(tmp_path / "t", {"x/y": b"new"}, force=True)
+    write_tree(tmp_path / "t", {"x/y": b"new"}, force=True, replaces=("x", "z"))
     assert (tmp_path / "a").read_bytes() == b"new"
     assert [p.relative_to(tmp_path).as_posix() for p in sorted((tmp_path / "t").rglob("*"))] == ["t/x", "t/x/y"]
     assert sorted(os.listdir(tmp_path)) == ["a", "t"]
 
 
+@pytest.mark.parametrize("name", ["folder", "hidden", "link", "link to a folder", "dangling", "pipe", "tree"])
+@pytest.mark.parametrize("write", ["file", "tree"])
+def test_force_replaces_nothing_of_somebody_elses(tmp_path: Path, name: str, write: str) -> None:
+    """As root, --force over a device would take it from the whole machine; a pipe stands for it here."""
+    if (name, write) == ("tree", "tree"):
+        pytest.skip("a tree of ours is what --force replaces")
+    for folder, file in (("folder", "thesis.txt"), ("hidden", ".git"), ("tree", "x")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).write_bytes(b"precious")
+    (tmp_path / "link").symlink_to(tmp_path / "folder/thesis.txt")
+    (tmp_path / "link to a folder").symlink_to(tmp_path / "tree")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    before = [(path, path.lstat().st_ino) for path in sorted(tmp_path.rglob("*"))]
+    with pytest.raises(OutputExists, match=r"which --force does not replace; choose another name$"):
+        if write == "file":
+            write_file(tmp_path / name, b"new", force=True)
+        else:
+            write_tree(tmp_path / name, {"x": b"new"}, force=True)
+    assert [(path, path.lstat().st_ino) for path in sorted(tmp_path.rglob("*"))] == before
+
+
 def test_replacing_works_where_the_system_cannot_exchange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deploy.writing._exchange", lambda first, second: False)
     write_tree(tmp_path / "t", {"z": b"old"})
-    write_tree(tmp_path / "t", {"y": b"new"}, force=True)
+    write_tree(tmp_path / "t", {"y": b"new"}, force=True, replaces=("z",))
     assert os.listdir(tmp_path / "t") == ["y"]
     assert os.listdir(tmp_path) == ["t"]
 

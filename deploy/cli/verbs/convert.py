@@ -113,6 +113,7 @@ def run(
 
 def _destination(bundle: Bundle | None, output: Path | None, *, force: bool, dry_run: bool) -> Path | None:
     """Where the bundle goes; refused before the work rather than after it."""
+    from deploy.bundle import TOP_NAMES
     from deploy.writing import check_absent
 
     if dry_run:
@@ -121,7 +122,7 @@ def _destination(bundle: Bundle | None, output: Path | None, *, force: bool, dry
         if bundle is None:
             raise UsageError("no output was named", remedy="give -o BUNDLE")
         return bundle.path
-    check_absent(output, force=force)
+    check_absent(output, force=force, replaces=() if output.suffix == ".zip" else TOP_NAMES)
     return output
 
 

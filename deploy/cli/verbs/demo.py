@@ -36,13 +36,13 @@ def run(
     force: Force = False,
 ) -> Json:
     """Convert, evaluate with real runs, and draw the report."""
-    from deploy.bundle import Bundle
+    from deploy.bundle import TOP_NAMES, Bundle
     from deploy.evaluation import merge_report
     from deploy.writing import check_absent, storage_errors
 
     bundle_path, page_path = output / "digits.bundle", output / "report.html"
     for path in (bundle_path, page_path):
-        check_absent(path, force=force)
+        check_absent(path, force=force, replaces=TOP_NAMES)
     with storage_errors(output):
         output.mkdir(parents=True, exist_ok=True)
     missing: list[RequirementMissing] = []
