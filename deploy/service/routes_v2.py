@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 
 from deploy.errors import DeployError, WireError
 from deploy.service.body import Body
@@ -286,6 +287,9 @@ async def _infer(request: Request, name: str, version: str | None) -> Response:
     except DeployError:
         await body.drop()
         raise
+    except ClientDisconnect:  # while it sent, or its chunks were none
+        request.state.fields["cancelled"] = True
+        return Response(status_code=499)
     finally:
         service.budget.give_back(reserved)
 

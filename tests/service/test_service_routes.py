@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -264,6 +265,23 @@ def test_log_is_json_lines_with_status_and_code_and_no_body(caller, server) -> N
     wait_until(found)  # the line follows the answer
     (entry,) = found()
     assert entry["status"] == 200 and entry["route"] == "/v2" and entry["event"] == "request"
+
+
+@pytest.mark.parametrize("rest", [b"Content-Length: 50\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\nnone\r\n"])
+def test_caller_who_leaves_or_sends_no_chunks_is_no_fault_of_the_service(caller, server, rest) -> None:
+    name = f"left-{len(rest)}"
+    address = httpx2.URL(server.url)
+    with socket.create_connection((address.host, address.port)) as connection:
+        head = f"POST /v2/models/toy-standin/infer HTTP/1.1\r\nHost: x\r\nX-Request-Id: {name}\r\n"
+        connection.sendall(head.encode() + rest)
+
+    def found() -> list[dict[str, Any]]:
+        lines = server.log.read_text().rpartition("\n")[0].splitlines()
+        return [entry for entry in map(json.loads, lines) if entry.get("request_id") == name]
+
+    wait_until(found)
+    (entry,) = found()
+    assert (entry["status"], entry["cancelled"]) == (499, True)
 
 
 def test_metrics_are_on_a_port_of_their_own(caller, server) -> None:
