@@ -27,8 +27,8 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command and give its exit code: 0, or the code of :mod:`deploy.errors`, or 130."""
-    _prepare_streams()
     try:
+        _prepare_streams()
         return _run(_verb_first(arguments))
     except KeyboardInterrupt:
         return _interrupted(arguments)
