@@ -162,7 +162,7 @@ def table_shared(arguments: argparse.Namespace, lines: Lines) -> None:
     one_layer = [name for name in REFERENCES if not name.endswith(("_deep", "_256", "_six"))]
     for name in arguments.models or (*one_layer, *TABULAR, "fashion"):
         case = read_case(name, arguments.fashion)
-        for fit in ("auto", "anchored"):
+        for fit in ("auto", "soft"):
             lines.add({"table": "shared", "model": name, "fit": fit}, lambda case=case, fit=fit: compare(case, fit))
 
 

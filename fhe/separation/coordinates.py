@@ -66,11 +66,11 @@ class Coordinates:
         size = np.sqrt((first * first).mean(axis=0))
         return cls(start, x.mean(axis=0), np.maximum(size, 1e-3 * (size.max() or 1.0)), tuple(hidden))
 
-    def inputs(self, x: Array) -> Array:
-        """Rows (batch, n_in) as training sees them, in float32."""
-        found = np.empty(x.shape, dtype=np.float32)
-        for part in (slice(start, start + 4096) for start in range(0, len(x), 4096)):
-            found[part] = (x[part] - self.centre) * self.scale
+    def inputs(self, x: Array, rows: Array) -> Array:
+        """Some rows of x (batch, n_in) as training sees them, in float32."""
+        found = np.empty((len(rows), x.shape[1]), dtype=np.float32)
+        for part in (slice(start, start + 4096) for start in range(0, len(rows), 4096)):
+            found[part] = (x[rows[part]] - self.centre) * self.scale
         return found
 
     def parameters(self) -> list[Array]:

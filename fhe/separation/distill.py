@@ -30,6 +30,9 @@ __all__ = ["Distilled", "distill", "training_scores"]
 _BATCH = 256
 _ASIDE = 0.1
 
+_ROWS_FOR_BASES = 20_000
+"""Rows that suffice for means, spreads and bases: they condition the training, they do not decide it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distilled:
@@ -98,14 +101,14 @@ def _distill(
     order = rng.permutation(len(x))
     judged = np.sort(order[: max(1, int(len(x) * _ASIDE))]) if aside is None else aside
     fitted = np.setdiff1d(np.arange(len(x)), judged)
-    coordinates = Coordinates.around(start, x[fitted])
+    coordinates = Coordinates.around(start, x[fitted[:: 1 + len(fitted) // _ROWS_FOR_BASES]])
     tensors = [torch.tensor(a, dtype=torch.float32, requires_grad=True) for a in coordinates.parameters()]
     optimiser = torch.optim.Adam(
         [{"params": [t], "lr": rate * size} for t, size in zip(tensors, coordinates.sizes(), strict=True)]
     )
     steps = epochs * -(-len(fitted) // _BATCH)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
-    inputs = torch.from_numpy(coordinates.inputs(x)[fitted])
+    inputs = torch.from_numpy(coordinates.inputs(x, fitted))
     aims = torch.softmax(torch.tensor(targets.scores[fitted], dtype=torch.float64), dim=1).float()
 
     wanted = targets.take(judged)

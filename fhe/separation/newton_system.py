@@ -84,7 +84,7 @@ class _Primal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Dual:
-    """``(d I + RᵀR)⁻¹ = (I - Rᵀ (d I + R Rᵀ)⁻¹ R) / d``; one correction restores the digits that the difference costs."""
+    """``(d I + RᵀR)⁻¹ = (I - Rᵀ (d I + R Rᵀ)⁻¹ R) / d``."""
 
     rows: Array
     gram: Array
@@ -95,14 +95,10 @@ class _Dual:
 
     def step(self, gradient: Array, damping: float = 0.0) -> Array:
         shift = 1.0 + damping
-        found = self._solve(gradient, shift)
-        left = gradient - shift * found - self.rows.T @ (self.rows @ found)
-        return -(found + self._solve(left, shift))
-
-    def _solve(self, right: Array, shift: float) -> Array:
         if not len(self.gram):
-            return right / shift
-        return np.asarray((right - self.rows.T @ _solve_shifted(self.gram, shift, self.rows @ right)) / shift)
+            return -gradient / shift
+        inside = _solve_shifted(self.gram, shift, self.rows @ gradient)
+        return np.asarray((self.rows.T @ inside - gradient) / shift)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -76,7 +76,7 @@ def test_conjugate_gradients_that_do_not_arrive_hand_over_to_a_factorisation(rng
 
 
 def test_the_dual_keeps_its_digits_at_large_strengths(rng):
-    """Woodbury's difference cancels where the curvature is large; the correction restores what it costs."""
+    """Woodbury's difference cancels where the curvature is large: 1e8 here, so some eight of sixteen digits may go."""
     rows = rng.normal(size=(20, 60)) * 1e4
     gradient = rows.T @ rng.normal(size=20) + rng.normal(size=60)
     found = newton_system._Dual(rows, rows @ rows.T).step(gradient)

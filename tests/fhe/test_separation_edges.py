@@ -148,7 +148,9 @@ def test_coordinates_of_a_network_lead_back_to_it(rng, widths, rule, degree):
     np.testing.assert_allclose(back, wanted, atol=1e-8 * np.abs(wanted).max())
     for hidden, z in zip(coordinates.hidden, network.preactivations(x), strict=False):
         np.testing.assert_allclose(hidden.basis.values(z).mean(axis=1), 0, atol=1e-8)
-    np.testing.assert_allclose(coordinates.inputs(x).mean(axis=0), 0, atol=1e-5 * coordinates.inputs(x).std())
+    inputs = coordinates.inputs(x, np.arange(60))
+    np.testing.assert_allclose(inputs.mean(axis=0), 0, atol=1e-5 * inputs.std())
+    np.testing.assert_array_equal(coordinates.inputs(x, np.array([7, 3])), inputs[[7, 3]])
 
 
 @pytest.mark.parametrize("rule,n_out", [("argmax", 3), ("argmin", 3), ("sign", 1)])
@@ -159,7 +161,9 @@ def test_training_starts_at_the_scores_of_the_network(rng, rule, n_out):
     network = run(model, x, fit="least-squares", degree=4).network
     coordinates = Coordinates.around(network, x)
     tensors = [torch.tensor(a, dtype=torch.float32) for a in coordinates.parameters()]
-    found = training_scores(torch, coordinates, tensors, torch.from_numpy(coordinates.inputs(x))).numpy()
+    found = training_scores(
+        torch, coordinates, tensors, torch.from_numpy(coordinates.inputs(x, np.arange(60)))
+    ).numpy()
     wanted = orient_logits(model.decision, network.logits(x))
     # single precision, two layers deep
     np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max())
