@@ -304,9 +304,7 @@ def plan_within_margins(
     ring = plan.exchange.parameters.poly_modulus_degree
     asked = min(options.logit_error, move)
     while error > move and asked > move / 1000:
-        asked /= (
-            4  # what is asked is about typical rows and what is expected about any: lower until the latter fits
-        )
+        asked /= 4  # it is asked about typical rows, expected about any: lower until the latter fits
         tighter = options.model_copy(update={"logit_error": asked, "poly_modulus_degree": ring})
         try:
             other = plan_separated(separation.network, x, tighter)

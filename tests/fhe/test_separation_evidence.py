@@ -213,8 +213,7 @@ def test_the_least_margin_is_the_budget_of_the_encryption_noise(rng):
 
     wide, usual = budget(0.05)
     assert wide["within"] and wide["logit_error"] == usual
-    # half of this margin is less than the usual plan's error: a plan of less error is taken
-    narrow, usual = budget(1e-3)
+    narrow, usual = budget(usual)  # half of which is less than the usual plan's error
     assert narrow["within"] and narrow["logit_error"] < narrow["logit_move"] < usual
     # and this one is beyond the ring: the usual plan, and a warning
     hopeless, usual = budget(1e-8)
