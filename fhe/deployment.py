@@ -230,7 +230,8 @@ class CkksDeployment:
                 "columns": ["hidden layer", "share of rows", "farthest, in widths of the unit's range"],
                 "rows": lines,
             },
-            caption=f"{len(flagged)} of {len(x)} rows leave the box somewhere" + (f": {first} …" if first else ""),
+            caption=f"{len(flagged)} of {len(x)} rows leave the box somewhere"
+            + (f": {first} … (counted from 0 among the rows judged)" if first else ""),
         )
 
     def _interface(self) -> Interface:

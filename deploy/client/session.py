@@ -33,10 +33,28 @@ from deploy.errors import DataError, InputError, UsageError, WireError
 from deploy.interface import Interface
 from deploy.target import ClientRole
 
-__all__ = ["InputGuardWarning", "Prediction", "Session", "check_features", "check_rows", "decide", "open_role"]
+__all__ = [
+    "InputGuardWarning",
+    "Prediction",
+    "Session",
+    "check_features",
+    "check_rows",
+    "decide",
+    "elements_per_body",
+    "open_role",
+]
 
 _BODY_BYTES = 32 << 20
 _MAX_ELEMENTS = 64
+
+
+def elements_per_body(element_bytes: int) -> int:
+    """Elements of this size that one request may have: half of what a service with default settings takes.
+
+    >>> elements_per_body(100), elements_per_body(10 << 20)
+    (64, 3)
+    """
+    return max(1, min(_MAX_ELEMENTS, _BODY_BYTES // element_bytes))
 
 
 class InputGuardWarning(UserWarning):
@@ -186,7 +204,7 @@ class Session:
         tensor, output = model.metadata["inputs"][0], model.metadata["outputs"][0]["name"]
         is_bytes = tensor["datatype"] == "BYTES"
         element_bytes = int(model.parameters["request_bytes"]) + 1024
-        per_call = per_element * (max(1, min(_MAX_ELEMENTS, _BODY_BYTES // element_bytes)) if is_bytes else 1)
+        per_call = per_element * (elements_per_body(element_bytes) if is_bytes else 1)
         parts = []
         for begin in range(0, len(x), per_call):
             rows = x[begin : begin + per_call]

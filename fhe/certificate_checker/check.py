@@ -88,14 +88,21 @@ def check_certificate(data: bytes, model: Mlp, x: Any) -> Checked:
     return _check_infeasible(document, model, x)
 
 
+def _first(error: ValidationError) -> str:
+    found = error.errors()[0]
+    return f"{'.'.join(map(str, found['loc'])) or 'the document'}: {found['msg']}"
+
+
 def _parse(data: bytes) -> _Feasible | _Infeasible:
     try:
         raw = json.loads(data)
         kind = raw.get("kind") if isinstance(raw, dict) else None
         document = (_Infeasible if kind == "infeasible" else _Feasible).model_validate_json(data)
     except (ValueError, ValidationError) as error:
-        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise CertificateRejected(f"not a certificate: {first}") from None
+        raise CertificateRejected(
+            f"not a certificate: {_first(error) if isinstance(error, ValidationError) else error}",
+            remedy="give a certificate that convert wrote",
+        ) from None
     raw.pop("sha256")
     digest = hashlib.sha256(json.dumps(raw, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     if digest != document.sha256:

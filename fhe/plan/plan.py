@@ -262,7 +262,7 @@ class Plan(_Value):
         lines = [
             f"N={parameters.poly_modulus_degree}, primes {list(parameters.coeff_modulus_bits)} bits "
             f"(sum {sum(parameters.coeff_modulus_bits)}), {parameters.levels} levels, "
-            f"packing {self.exchange.packing}, {self.exchange.rows} rows a request",
+            f"packing {self.exchange.packing}, {self.exchange.rows} row{'s' * (self.exchange.rows > 1)} a request",
             *(self._stage_text(index) for index in range(len(self.stages))),
             f"keys: {len(self.exchange.galois_elements)} Galois, {expected.key_bytes / 1e6:.2f} MB; request "
             f"{expected.request_bytes / 1e3:.0f} kB, answer {expected.answer_bytes / 1e3:.0f} kB",

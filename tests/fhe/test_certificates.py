@@ -131,6 +131,11 @@ def test_false_feasibility_claims_are_rejected(rng, change):
         check_certificate(reseal(document), model, x)
 
 
+def test_the_field_that_a_certificate_lacks_is_named(rng):
+    with pytest.raises(CertificateRejected, match="version: Field required"):
+        check_certificate(b'{"kind": "infeasible"}', make_mlp(rng, (2, 3, 2)), rng.normal(size=(4, 2)))
+
+
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff\xfe", b'{"kind": "infeasible"}'])
 def test_what_is_no_certificate_is_rejected(data):
     model, x = infeasible_case()

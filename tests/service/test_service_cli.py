@@ -91,6 +91,16 @@ def test_keys_encrypt_send_decrypt_gives_what_predict_gives(server, rows, tmp_pa
     assert decrypted["logits"] == predicted["logits"]
 
 
+def test_more_rows_than_one_call_takes_are_said(server, tmp_path, call, rng, capsys) -> None:
+    keys, data = tmp_path / "keys", tmp_path / "many.npz"
+    np.savez(data, x=rng.random((65, N_IN)))
+    call("keygen", "--url", server.url, "--model", "toy-standin", "-o", keys)
+    for rows, said in (("[0:64]", False), ("", True)):
+        output = str(tmp_path / f"request{rows}")
+        assert run(["encrypt", "--data", f"{data}{rows}", "--keys", str(keys), "-o", output]) == 0
+        assert ("takes 64 rows: encrypt ranges" in capsys.readouterr().err) is said
+
+
 def test_an_answer_to_another_request_is_refused(server, rows, tmp_path, call) -> None:
     keys = tmp_path / "keys"
     made = call("keygen", "--url", server.url, "--model", "toy-standin", "-o", keys)[1]

@@ -41,6 +41,8 @@ def text(document: Json) -> str:
     """Draw a table with one line for each target and side."""
     assert isinstance(document, dict)
     names = [side["bundle"] for side in document["bundles"]]
+    if names[0] == names[1]:
+        names = [f"{name} ({which})" for name, which in zip(names, ("first", "second"), strict=True)]
     lines = ["the same float model" if document["same_model"] else "two different float models"]
     rows = [
         [name, bundle, share(side["agreement"], side["agreement_interval"]), share(side["accuracy"]), side["kl"]]

@@ -31,7 +31,7 @@ def run(
     from deploy.client import read_key_files
     from deploy.client.keyfile import ARCHIVE_FILE
     from deploy.client.offline import encrypt_rows
-    from deploy.client.session import check_features
+    from deploy.client.session import check_features, elements_per_body
     from deploy.dataset import HeldOut
     from deploy.writing import check_absent, write_file
 
@@ -51,6 +51,12 @@ def run(
     found = read_key_files(keys, passphrase=read_passphrase(passphrase_file))
     request = encrypt_rows(opened, found, rows.x)
     write_file(output, request, force=force)
+    part = elements_per_body(len(request) // len(rows))
+    if len(rows) > part:
+        progress.say(
+            f"warning: {len(rows)} rows make {len(request) / 1e6:.1f} MB; one call of a service with default settings "
+            f"takes {part} rows: encrypt ranges of the data, FILE[a:b]"
+        )
     return {"output": str(output), "rows": len(rows), "bytes": len(request), "key_id": found.key_id}
 
 

@@ -189,7 +189,9 @@ def text(document: Json) -> str:
 def _target_line(name: str, entry: dict[str, Any]) -> str:
     if "summary" not in entry:
         refused = entry["refused"]
-        return f"{name}: {'takes it' if refused is None else 'refuses: ' + refused['cause']}"
+        if refused is not None:
+            return f"{name}: refuses: {refused['cause']}"
+        return f"{name}: takes it{'' if entry['cost'] else '; what it costs takes --calibration to say'}"
     found = entry["held_out_agreement"]
     judged = "not yet evaluated" if found is None else f"agrees on {share(found)} of held-out rows"
     return f"{name}: {bytes_text(entry['bytes'])}, {judged}"

@@ -29,7 +29,7 @@ def run(
     data: DataFile,
     progress: Progress,
     bundle: Annotated[
-        Path | None, typer.Argument(metavar="[BUNDLE]", help="A bundle, folder or .zip; none with --url.")
+        Path | None, typer.Argument(metavar="BUNDLE", help="A bundle, folder or .zip; none with --url.")
     ] = None,
     url: Url = None,
     model: ModelName = None,

@@ -31,7 +31,7 @@ def run(
     bundle: BundlePath,
     progress: Progress,
     study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="Which study; without one, they are listed.")
+        str | None, typer.Argument(metavar="STUDY", help="Which study; without one, they are listed.")
     ] = None,
     data: Annotated[
         str | None, typer.Option("--data", metavar="FILE[a:b]", help="Rows: .npz, .npy, .csv or IDX, in part.")
