@@ -461,7 +461,7 @@ def primitives(n: int, levels: int) -> dict[str, Callable[[], Any]]:
     generator.create_galois_keys([3], galois)
     evaluator = seal.Evaluator(context.context)
     slots = np.random.default_rng(0).random(n // 2)
-    plain = context.encode(slots, levels, 2.0**15)
+    plain = context.encode(slots, levels, 2.0**12)
     a = seal.Ciphertext()
     seal.Encryptor(context.context, generator.secret_key()).encrypt_symmetric(plain, a)
     work: dict[str, Callable[[], Any]] = {

@@ -65,3 +65,13 @@ def test_bound_of_one_unit_is_the_largest_distance(bias: float, activation: Acti
     found = distance_over(model, network, Box([0.0], [1.0], "proved"))
     # the grid of 4,001 points misses the summit of a parabola by at most 3 (2.5e-4)^2
     assert found == pytest.approx(_distance(model, network, (z - bias) / 2.0).max(), abs=1e-6)
+
+
+def test_a_square_widens_what_came_before_by_its_slope() -> None:
+    """relu(x) against 1.5 x, then ten times that squared: 100 against 225 at x = 1."""
+    layers = (Affine([[1.0]], [0.0]), Affine([[10.0]], [0.0]), Affine([[1.0]], [0.0]))
+    tables = (np.array([[0.0, 1.5, 0.0]]), np.array([[0.0, 0.0, 1.0]]))
+    network = PolynomialNetwork(layers, tables, Decision("sign"))
+    model = Mlp(layers, ("relu", "square"), Decision("sign"))
+    found = distance_over(model, network, Box([0.0], [1.0], "proved"))
+    assert 125 <= found[0] <= 200
