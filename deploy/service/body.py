@@ -52,12 +52,23 @@ class Body:
         self._remedy = remedy
         self._stream = request.stream()
         self._ended = False
-        declared = request.headers.get("content-length")
+        chunked = "transfer-encoding" in request.headers  # then a length beside it says nothing
+        declared = None if chunked else request.headers.get("content-length")
         self.declared = int(declared) if declared is not None and declared.isdigit() else None
 
     def lower_cap(self, cap_bytes: int) -> None:
         """Lower the cap once it is known whose body this is."""
         self._cap_bytes = min(self._cap_bytes, cap_bytes)
+
+    def check_encoding(self) -> None:
+        """Raise :class:`WireError` (415) for a compressed body: ciphertexts do not compress, and what swells is a risk."""
+        if self._request.headers.get("content-encoding", "identity") != "identity":
+            raise WireError(
+                "the body has a Content-Encoding",
+                code="unsupported_encoding",
+                http_status=415,
+                hint="send it as it is, without compression",
+            )
 
     def check_length(self) -> None:
         """Raise :class:`WireError` (413) where the declared length is over the cap."""

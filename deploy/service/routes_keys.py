@@ -37,7 +37,7 @@ def key_router(*, max_key_bytes: int) -> APIRouter:
         responses={
             200: {"description": "it was there already"},
             201: {"description": "stored"},
-            **errors(400, 401, 408, 413, 422, 429, 500, 503, 504, 507),
+            **errors(400, 401, 408, 413, 415, 422, 429, 500, 503, 504, 507),
         },
         openapi_extra={
             "requestBody": {
@@ -90,6 +90,7 @@ async def put_key(request: Request, key_id: KeyId, scope: Scope = None) -> Respo
         tenant = tenant_of(request)
         check_key_id(key_id)
         service.check_ready()
+        body.check_encoding()
         body.lower_cap(service.catalogue.key_bytes)
         body.check_length()
         if await asyncio.to_thread(service.store.find, tenant, key_id) is not None:

@@ -239,7 +239,7 @@ def infer_router(*, max_request_bytes: int) -> APIRouter:
         "response_class": Response,
         "max_body_size": max_request_bytes,
         "openapi_extra": infer_documentation(),
-        "responses": errors(400, 401, 404, 408, 409, 413, 422, 429, 500, 503, 504),
+        "responses": errors(400, 401, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504),
     }
     routes.post("/v2/models/{name}/infer", summary="Inference", **shared)(infer)
     routes.post("/v2/models/{name}/versions/{version}/infer", summary="Inference by a version", **shared)(
@@ -274,6 +274,7 @@ async def _infer(request: Request, name: str, version: str | None) -> Response:
         model = service.catalogue.find(name, version)
         service.check_ready()
         request.state.model = model
+        body.check_encoding()
         cap = service.request_cap(model)
         body.lower_cap(cap)
         body.check_length()

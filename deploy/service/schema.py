@@ -17,6 +17,7 @@ _MEANINGS = {
     408: "the body came too slowly",
     409: "made for other parameters, or another client archive",
     413: "the body is over the cap",
+    415: "a compressed body",
     422: "the envelope, key or payload was refused",
     429: "the queue is full; Retry-After says when to come back",
     500: "a defect",

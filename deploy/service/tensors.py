@@ -213,12 +213,18 @@ def _check_shape(shape: Sequence[int], expected: Tensor) -> None:
 
 def _pack_numbers(tensor: InputTensor, expected: Tensor) -> bytes:
     count = math.prod(tensor.shape)
-    try:
-        values = np.asarray(tensor.data, dtype=_DTYPES[expected.datatype]).ravel()
-    except (TypeError, ValueError, OverflowError):
-        raise _bad_tensor("data is no array of numbers of the datatype") from None
-    if tensor.data is None or values.size != count:
+    found = np.asarray(tensor.data, dtype=object).ravel()
+    if not set(map(type, found)) <= {int, float}:
+        raise _bad_tensor("data is no array of numbers: no texts, truth values, or rows of different lengths")
+    if found.size != count:
         raise _bad_tensor(f"data must hold {count} numbers for this shape")
+    try:
+        with np.errstate(over="ignore"):
+            values = found.astype(_DTYPES[expected.datatype])
+    except (ValueError, OverflowError):
+        raise _bad_tensor(f"data has numbers that {expected.datatype} does not hold") from None
+    if not np.isfinite(values).all():
+        raise _bad_tensor(f"data has numbers that {expected.datatype} does not hold")
     return values.tobytes()
 
 

@@ -211,6 +211,10 @@ def test_bodies_that_are_no_v2_are_refused(caller) -> None:
     for change in (
         {"data": [1.0]},
         {"data": ["a"] * N_IN},
+        {"data": ["1"] * N_IN},
+        {"data": [True] + [0.5] * (N_IN - 1)},
+        {"data": [1e400] * N_IN},
+        {"data": [[0.5] * (N_IN - 1), 0.5]},
         {"data": [10**400] * N_IN},
         {"shape": [-1, N_IN], "data": [0] * N_IN},
         {"shape": [1], "data": [0]},
@@ -219,6 +223,14 @@ def test_bodies_that_are_no_v2_are_refused(caller) -> None:
     ):
         found = post(json.dumps({"inputs": [{**numbers, **change}]}).encode(), model="toy-standin-keyless")
         assert found == (400, "bad_tensor")
+
+
+def test_compressed_bodies_are_refused(caller) -> None:
+    compressed = {"Content-Encoding": "gzip"}
+    found = caller.http.post("/v2/models/toy-standin/infer", content=b"{}", headers=compressed)
+    assert refused(found) == (415, "unsupported_encoding")
+    found = caller.http.put(f"/v2/keys/{'1' * 64}", content=b"{}", headers=compressed)
+    assert refused(found) == (415, "unsupported_encoding")
 
 
 def test_unknown_things_are_404_with_a_hint(caller) -> None:
