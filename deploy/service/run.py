@@ -16,6 +16,7 @@ import uvicorn
 
 from deploy.errors import InputError, ServiceError, UsageError
 from deploy.service.app import create_app
+from deploy.service.connection import TimedConnection
 from deploy.service.journal import configure_logging
 from deploy.service.service import Service
 
@@ -107,10 +108,10 @@ def run_service(service: Service, *, announce: Callable[[Address], None]) -> Non
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=int(settings.drain_s) or None,
-        timeout_keep_alive=30,
+        timeout_keep_alive=settings.idle_timeout_s,
         h11_max_incomplete_event_size=1 << 16,
         loop="asyncio",
-        http="h11",
+        http=TimedConnection,
         ws="none",
     )
     server = _Server(config, service, lambda: announce(address))

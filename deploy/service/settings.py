@@ -42,6 +42,9 @@ class ServiceSettings(BaseSettings):
     queue: int = Field(default=64, ge=0, description="requests that may wait before the next is answered 429")
     request_timeout_s: float = Field(default=60.0, gt=0, description="deadline of one inference")
     worker_timeout_s: float = Field(default=300.0, gt=0, description="a worker busy for longer is replaced")
+    idle_timeout_s: float = Field(
+        default=30.0, gt=0, description="longest pause between requests, and longest time for the head of one"
+    )
     body_timeout_s: float = Field(default=30.0, gt=0, description="longest pause while a body arrives")
     upload_timeout_s: float = Field(default=900.0, gt=0, description="longest time for one body as a whole")
     max_request_bytes: int = Field(default=64 << 20, gt=0, description="cap on inference bodies")

@@ -180,6 +180,18 @@ def test_slow_client_is_told_so_and_leaves_nothing(serve) -> None:
         assert caller.upload().status_code == 201
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET /v2 HT", b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\nGET /v2"])
+def test_a_head_that_never_ends_closes_its_connection(serve, sent) -> None:
+    server = serve(idle_timeout_s=0.3)
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        connection.sendall(sent)
+        answer = b""
+        while part := connection.recv(4096):
+            answer += part
+    assert answer.count(b"HTTP/1.1 200") == sent.count(b"\r\n\r\n")
+
+
 def test_client_that_trickles_is_held_to_the_total_time(serve) -> None:
     server = serve(body_timeout_s=30, upload_timeout_s=1.0)
     with Caller(server.url) as caller, half_put(server, caller) as connection:
