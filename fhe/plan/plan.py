@@ -36,7 +36,11 @@ class _Value(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise BundleError(f"{first['msg']} at {where or 'the top'}", place=cls.__name__.lower()) from None
+            raise BundleError(
+                f"{first['msg']} at {where or 'the top'}",
+                place=cls.__name__.lower(),
+                remedy="convert again with this release",
+            ) from None
 
 
 def power_depth(degree: int) -> int:
