@@ -139,7 +139,7 @@ def _interpreter(name: str) -> str:
 
 
 def _run(python: Path, peer: Peer, folder: str) -> dict[str, Any]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GOMAXPROCS": "1"}
     command = [str(python), str(HERE / peer.script), folder]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)

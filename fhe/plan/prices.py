@@ -51,6 +51,7 @@ def price(name: str, level: int, poly_modulus_degree: int) -> float:
             "decrypt": ntt * (6 + 2 * level) + 4e-4 * size,
             "load": 2.9e-4 * size * level,
             "save": 1.9e-4 * size * level,
+            "trim": ntt * 2 + 3e-4 * size,
             "multiply_accumulate": 4 * _MAC_S * poly_modulus_degree * level,
         }[name]
     )
