@@ -1,4 +1,4 @@
-"""Load on a server: requests that were encrypted before, replayed at a rate, every answer kept."""
+"""Load on a server: requests that were encrypted before, replayed at a rate, every different answer kept."""
 
 from __future__ import annotations
 
@@ -33,20 +33,23 @@ class Question:
 
 @dataclass
 class Load:
-    """What a run of load gave: seconds from being due to being answered, statuses, and bodies by question."""
+    """What a run of load gave: seconds from being due to being answered, statuses, and bodies by question.
+
+    The same request gets the same bytes, so an hour of answers is no more than a minute's to hold and to check.
+    """
 
     seconds: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
-    answers: list[tuple[int, bytes]] = field(default_factory=list)
+    answers: set[tuple[int, bytes]] = field(default_factory=set)
     elapsed_s: float = 0.0
 
     def take(self, question: Question, response: httpx2.Response, seconds: float) -> None:
-        """Keep one answer."""
+        """Count one answer, and keep it where it is new."""
         self.statuses[response.status_code] = self.statuses.get(response.status_code, 0) + 1
         self.seconds.append(seconds)
         if response.status_code == 200:
             start = int(response.headers["Inference-Header-Content-Length"])
-            self.answers.append((question.subject, response.content[start:]))
+            self.answers.add((question.subject, response.content[start:]))
 
     @property
     def rate_per_s(self) -> float:
@@ -99,7 +102,7 @@ class Callers:
                 assert http.put(f"/v2/keys/{key_id}", content=pair.evaluation).status_code == 201
 
     def wrong(self, load: Load) -> list[int]:
-        """Subjects whose answer is not the reference's decision, or leaves its stated error."""
+        """Subjects with an answer that is not the reference's decision, or leaves its stated error."""
         decided = self.role.decision
         sure = decided.margins(self.reference) > 2 * self.stated
         found = []
