@@ -46,6 +46,11 @@ def build_model(loaded: Loaded, settings: Settings) -> Mlp:
     notes = [*loaded.notes, *chain.notes]
     if ending.tail != "none":
         notes.append(f"{ending.tail} at the end was stripped; outputs() applies it again")
+    if settings.decision is None and decision.rule == "value":
+        notes.append(
+            "one output decides by value, equal to the last bit: give a tolerance (--decision value --tolerance T), or "
+            "--decision sign where it is a score"
+        )
     expected = 2 if decision.rule == "sign" else n_out
     if classes is not None and len(classes) != expected:
         if settings.classes is not None:

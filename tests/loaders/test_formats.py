@@ -15,7 +15,7 @@ import pytest
 
 import deploy
 from deploy.errors import LoadError, UsageError
-from deploy.model import Equilibrium, Mlp
+from deploy.model import Decision, Equilibrium, Mlp
 
 
 def test_importing_deploy_loads_no_reader() -> None:
@@ -228,3 +228,11 @@ def test_a_wrong_decision_is_a_usage_error(rng: np.random.Generator) -> None:
         deploy.load(state(rng), decision="argmix")
     with pytest.raises(UsageError, match="tolerance 'wide'"):
         deploy.load(state(rng), decision="value:wide")
+
+
+def test_one_output_that_decides_by_value_is_said_unless_it_was_asked_for(rng) -> None:
+    arrays = {"0.weight": rng.normal(size=(5, 3)), "0.bias": np.zeros(5)}
+    arrays |= {"2.weight": rng.normal(size=(1, 5)), "2.bias": np.zeros(1)}
+    assert "give a tolerance" in deploy.load(arrays).notes[-1]
+    for asked in (Decision("value", 0.1), Decision("sign")):
+        assert not [note for note in deploy.load(arrays, decision=asked).notes if "tolerance" in note]

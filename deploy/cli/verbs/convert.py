@@ -92,6 +92,8 @@ def run(
         network = load_model(
             model, rule=decision, tolerance=tolerance, layers=layers, classes=classes, input_shape=input_shape
         )
+        for note in network.notes:
+            progress.say(f"note: {note}")
     rows = Calibration.read(calibration, divide_by=divide_by, label_column=label_column)
     judged = HeldOut.read(held_out, divide_by=divide_by, label_column=label_column) if held_out else None
     plan = foretell(network, rows, chosen, progress)
