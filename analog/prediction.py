@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from analog.compile.equilibrium import dominant_scaling
+from analog.compile.parts import Parts
+from analog.netlist.op_amp import UserOpAmp
 from analog.options import CircuitOptions
 from deploy.cost import Quantity
 from deploy.model import Equilibrium, Mlp, Model
@@ -13,7 +15,15 @@ __all__ = ["predict_parts"]
 
 
 def predict_parts(model: Model, options: CircuitOptions) -> tuple[Quantity, ...]:
-    """Resistors of weights, biases, pads and cells; diodes; active parts. Estimated: compensation fills zeros."""
+    """Resistors of weights, biases, pads and cells; diodes; active parts. Estimated: compensation fills zeros.
+
+    Raises
+    ------
+    UsageError, InputError : the texts of diode or op-amp are not understood.
+    """
+    Parts.of(options)
+    if options.op_amp:
+        UserOpAmp(options.op_amp)
     if not isinstance(model, Mlp):
         return _predict_equilibrium(model, options)
     weights = sum(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deploy.model import Model
     from deploy.target import Deployment, Refusal
 
-__all__ = ["Conversion", "Converted", "check_width", "convert", "extend", "interface_of"]
+__all__ = ["Conversion", "Converted", "check_inputs", "check_width", "convert", "extend", "interface_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +138,32 @@ def check_width(model: Model, rows: Calibration | HeldOut) -> Array:
         raise error.at(rows.source) from None
 
 
+def check_inputs(
+    model: Model,
+    calibration: Calibration,
+    *,
+    held_out: HeldOut | None = None,
+    guard: InputGuard | None = None,
+    seen: frozenset[bytes] = frozenset(),
+) -> None:
+    """Check what a conversion is given, before its work and in a dry run.
+
+    Parameters
+    ----------
+    seen : hashes of rows that were calibrated on before (of a bundle that is extended).
+
+    Raises
+    ------
+    DataError : rows or a box of the wrong width. OverlapError : held-out rows that were calibrated on.
+    """
+    check_width(model, calibration)
+    if held_out is not None:
+        check_width(model, held_out)
+        check_disjoint(held_out, seen | frozenset(row_hashes(calibration.x)))
+    if guard is not None and len(guard.features) != model.n_in:
+        raise DataError(f"the stated input box has {len(guard.features)} features, the model {model.n_in}")
+
+
 def convert(
     model: Model,
     calibration: Calibration,
@@ -167,14 +193,10 @@ def convert(
     """
     if not options:
         raise UsageError("no target was chosen", remedy="give --target, relu-deploy targets lists them")
-    x = check_width(model, calibration)
-    if held_out is not None:
-        check_width(model, held_out)
-        held_out = check_disjoint(held_out, frozenset(row_hashes(calibration.x)))
+    check_inputs(model, calibration, held_out=held_out, guard=guard)
+    x = model.check_rows(calibration.x)
     if guard is None:
         guard = calibration_guard(x, model.features or calibration.features)
-    elif len(guard.features) != model.n_in:
-        raise DataError(f"the stated input box has {len(guard.features)} features, the model {model.n_in}")
     original = model.logits(x)
     converted: dict[str, Converted] = {}
     refused: dict[str, Refusal] = {}
@@ -235,7 +257,7 @@ def extend(
     Parameters are those of :func:`convert`; the seed defaults to the bundle's.
     """
     if held_out is not None:
-        held_out = check_disjoint(held_out, bundle.calibration_hashes)
+        check_disjoint(held_out, bundle.calibration_hashes)
     conversion = convert(
         bundle.model,
         calibration,
@@ -258,8 +280,11 @@ def extend(
 
 def stated_guard(low: Array, high: Array, names: tuple[str, ...] | None = None) -> InputGuard:
     """An input box that the user vouches for: (n_in,) lower and upper ends."""
-    if low.shape != high.shape or low.ndim != 1 or not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise DataError(f"an input box needs two finite ends per feature, given {low.shape} and {high.shape}")
+    if low.shape != high.shape or low.ndim != 1:
+        raise DataError(f"an input box needs two ends per feature, given {low.shape} and {high.shape}")
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        feature = int(np.argmin(np.isfinite(low) & np.isfinite(high)))
+        raise DataError(f"the input box is not finite at feature {feature}: {low[feature]}:{high[feature]}")
     if not (low <= high).all():
         raise DataError(f"the lower end exceeds the upper end at feature {int(np.argmax(low > high))}")
     features = tuple(

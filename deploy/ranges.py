@@ -53,23 +53,33 @@ def interval_boxes(model: Mlp, box: Box) -> list[Box]:
     ----------
     model : a feed-forward network.
     box : (n_in,) box of inputs; its kind is taken over, so a box seen on rows proves nothing.
+
+    Raises
+    ------
+    InputError : values outgrow double precision.
     """
     found: list[Box] = []
     low, high = box.low, box.high
     for index, layer in enumerate(model.affines):
         positive, negative = np.maximum(layer.weight, 0.0), np.minimum(layer.weight, 0.0)
-        magnitude = np.abs(layer.weight) @ np.maximum(np.abs(low), np.abs(high)) + np.abs(layer.bias)
-        slack = _dot_error(layer.n_in + 1) * magnitude
-        below = positive @ low + negative @ high + layer.bias - slack
-        above = positive @ high + negative @ low + layer.bias + slack
+        with np.errstate(over="ignore", invalid="ignore"):
+            magnitude = np.abs(layer.weight) @ np.maximum(np.abs(low), np.abs(high)) + np.abs(layer.bias)
+            slack = _dot_error(layer.n_in + 1) * magnitude
+            below = positive @ low + negative @ high + layer.bias - slack
+            above = positive @ high + negative @ low + layer.bias + slack
+        if not (np.isfinite(below).all() and np.isfinite(above).all()):
+            raise InputError(
+                f"layer {index + 1} overflows double precision in the box of inputs", remedy="state a narrower box"
+            )
         found.append(Box(below, above, box.kind))
         if index < len(model.activations):
             if model.activations[index] == "relu":
                 low, high = np.maximum(below, 0.0), np.maximum(above, 0.0)
             else:
-                ends = np.maximum(below * below, above * above)
-                high = np.nextafter(ends, np.inf)
-                low = np.where((below <= 0) & (above >= 0), 0.0, np.minimum(below * below, above * above))
+                with np.errstate(over="ignore"):
+                    squares = below * below, above * above
+                high = np.nextafter(np.maximum(*squares), np.inf)
+                low = np.where((below <= 0) & (above >= 0), 0.0, np.minimum(*squares))
                 low = np.maximum(np.nextafter(low, -np.inf), 0.0)
     return found
 

@@ -14,11 +14,12 @@ import numpy as np
 
 from deploy.arrays import Array
 from deploy.cost import Quantity
-from deploy.errors import BundleError, PlanError
+from deploy.errors import BundleError, DataError, PlanError
 from deploy.interface import Feature, InputGuard, Interface
 from deploy.model import Mlp
 from deploy.progress import SILENT, Progress
 from deploy.ranges import Box
+from deploy.requirement import require
 from deploy.study import Study
 from deploy.target import Archives, Bound, Engine, Json, Panel
 from fhe.distance import distance_over
@@ -317,16 +318,33 @@ def plan_within_margins(
 
 
 def plan_separated(network: PolynomialNetwork, x: Array, options: CkksOptions) -> Plan:
-    """Plan a network over the stated domain, or over the box that rows x (batch, n_in) span."""
+    """Plan a network over the stated domain, or over the box that rows x (batch, n_in) span.
+
+    Raises
+    ------
+    DataError : a row leaves the stated domain. PlanError : nothing fits.
+    """
     if options.domain is None:
         return plan_network(network, Ranges.seen(network, x), options)
     low, high = options.domain
+    outside = (x < low) | (x > high)
+    if outside.any():
+        row, column = np.argwhere(outside)[0].tolist()
+        raise DataError(
+            f"calibration row {row}, input {column} is {x[row, column]:g}, outside the stated domain {low:g}:{high:g}",
+            remedy="state a domain that every input lies in",
+        )
     box = Box(np.full(network.n_in, low), np.full(network.n_in, high), "proved")
     return plan_network(network, Ranges.proved(network, box, rows=x), options)
 
 
 def plan_cost(model: Mlp, x: Array, options: CkksOptions) -> tuple[Quantity, ...]:
-    """Cost of the least-squares network: same shapes, same degrees, nearly the same ranges."""
+    """Cost of the least-squares network: same shapes, same degrees, nearly the same ranges.
+
+    Raises what a conversion would raise before its work: DataError, PlanError, UsageError, RequirementMissing.
+    """
+    if options.refine == "distill":
+        require("torch", extra="torch")
     quick = options.model_copy(update={"fit": "least-squares", "refine": "none", "family": "per-unit"})
     x = model.check_rows(x)
     network = separate(model, x, quick, rng=np.random.default_rng(0)).network

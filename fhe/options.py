@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from fhe.plan.options import PlanOptions
 
@@ -22,6 +23,12 @@ def _whole_number(value: object) -> object:
 def _two_ends(value: object) -> object:
     """Take "0:1" for (0, 1)."""
     return value.split(":") if isinstance(value, str) else value
+
+
+def _in_order(value: tuple[float, float] | None) -> tuple[float, float] | None:
+    if value is not None and value[0] > value[1]:
+        raise PydanticCustomError("order", "the lower end exceeds the upper end")
+    return value
 
 
 class CkksOptions(PlanOptions):
@@ -67,7 +74,7 @@ class CkksOptions(PlanOptions):
     augment: bool = Field(
         False, description="fit on small perturbations of the calibration rows too (labels are free)"
     )
-    domain: Annotated[tuple[float, float] | None, BeforeValidator(_two_ends)] = Field(
+    domain: Annotated[tuple[float, float] | None, BeforeValidator(_two_ends), AfterValidator(_in_order)] = Field(
         None,
         description="low:high, the box every input lies in, if you can promise one, for bounds that are proved",
     )

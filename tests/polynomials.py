@@ -11,7 +11,7 @@ from deploy.arrays import Array
 from deploy.interface import Feature, InputGuard, Interface
 from deploy.model import Affine, Decision
 from fhe.network import PolynomialNetwork
-from fhe.plan import Plan
+from fhe.plan import Plan, PlanOptions, Ranges, plan_network
 from fhe.roles import CkksClientRole, CkksServerRole
 
 
@@ -61,3 +61,17 @@ class Session:
             answer = self.server.infer(self.client.encrypt(part, self.keys.secret), self.key)
             found.append(self.client.decrypt(answer, self.keys.secret)[: len(part)])
         return np.concatenate(found)
+
+
+def planned_session(
+    rng: np.random.Generator,
+    widths: tuple[int, ...],
+    rows: int,
+    folder: Path,
+    options: PlanOptions | None = None,
+) -> tuple[PolynomialNetwork, Array, Plan, Session]:
+    """A random network, rows (rows, n_in) in [0, 1], a plan over what they span, and both roles with keys."""
+    network = random_polynomial_network(rng, widths)
+    x = rng.random((rows, widths[0]))
+    plan = plan_network(network, Ranges.seen(network, x), options)
+    return network, x, plan, Session(plan, network, folder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from deploy.arrays import Array
 from deploy.errors import PlanError
@@ -61,6 +61,7 @@ class _Request:
     shape: Shape
     options: PlanOptions
     logit_range: float
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +155,7 @@ def _prepare(network: PolynomialNetwork, ranges: Ranges, options: PlanOptions) -
         Shape(depths, max(0.0, math.log2(logit_range))),
         options,
         logit_range,
+        reduced.notes(network),
     )
 
 
@@ -272,7 +274,7 @@ def _finish(choice: _Candidate, network: PolynomialNetwork, notes: tuple[str, ..
         ranges_kind="proved" if request.ranges.kind == "proved" else "estimated",
         logit_range=2.0 ** (request.shape.logit_bits + 1),
         expected=expect(exchange, ledger),
-        notes=notes,
+        notes=(*request.notes, *notes),
     )
 
 
@@ -337,6 +339,12 @@ def _nothing_fits(request: _Request) -> PlanError:
             f"no scales fit the chain {list(options.coeff_modulus_bits)} "
             f"with logits up to {request.logit_range:.3g}",
             remedy="use larger primes, or let the planner choose them",
+        )
+    small = replace(request, shape=replace(request.shape, logit_bits=0.0))
+    if any(_with_chain(draft) is not None for draft in _drafts(small)):
+        return PlanError(
+            f"no chain in the 128-bit table carries logits up to {request.logit_range:.3g}",
+            remedy="scale the network's inputs or outputs, or state a narrower domain",
         )
     return PlanError(
         f"{len(request.shape.depths)} hidden layers need {needed - 1} levels, which do not fit in the "

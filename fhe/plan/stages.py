@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from deploy.arrays import Array
-from deploy.errors import InputError
+from deploy.errors import InputError, PlanError
 from deploy.model import Affine
 from deploy.ranges import Box
 from fhe.network import PolynomialNetwork, evaluate_polynomials
@@ -65,12 +66,13 @@ class Ranges:
     @classmethod
     def seen(cls, network: PolynomialNetwork, x: Array, *, margin: float = 0.1) -> Ranges:
         """Ranges seen on rows x (batch, n_in), each widened on both sides by `margin` times its width."""
-        values = [np.asarray(x, dtype=np.float64), *network.preactivations(x)]
-        boxes = []
-        for array in values:
-            low, high = array.min(axis=0), array.max(axis=0)
-            widening = margin * (high - low)
-            boxes.append(Box(low - widening, high + widening, "estimated"))
+        boxes: list[Box] = []
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = [np.asarray(x, dtype=np.float64), *network.preactivations(x)]
+            for array in values:
+                low, high = array.min(axis=0), array.max(axis=0)
+                widening = margin * (high - low)
+                boxes.append(_box(low - widening, high + widening, "estimated", layer=len(boxes)))
         return cls(boxes[0], tuple(boxes[1:-1]), boxes[-1], _typical_rows(values[0]))
 
     @classmethod
@@ -78,19 +80,36 @@ class Ranges:
         """Interval arithmetic from an input box, which must itself be declared: the kind is taken over from it.
 
         `rows` (rows, n_in) are typical inputs; 32 of them are used.
+
+        Raises
+        ------
+        PlanError : values outgrow what ciphertexts hold.
         """
-        boxes = []
+        boxes = [_box(box.low, box.high, box.kind, layer=0)]
         low, high = box.low, box.high
         for index, layer in enumerate(network.affines):
             positive, negative = np.maximum(layer.weight, 0.0), np.minimum(layer.weight, 0.0)
-            below = positive @ low + negative @ high + layer.bias
-            above = positive @ high + negative @ low + layer.bias
-            slack = 4e-16 * (layer.n_in + 2) * (np.abs(layer.weight) @ np.maximum(abs(low), abs(high)))
-            below, above = below - slack, above + slack
-            boxes.append(Box(below, above, box.kind))
+            with np.errstate(over="ignore", invalid="ignore"):
+                below = positive @ low + negative @ high + layer.bias
+                above = positive @ high + negative @ low + layer.bias
+                slack = 4e-16 * (layer.n_in + 2) * (np.abs(layer.weight) @ np.maximum(abs(low), abs(high)))
+                below, above = below - slack, above + slack
+            boxes.append(_box(below, above, box.kind, layer=index + 1))
             if index < len(network.coefficients):
                 low, high = polynomial_range(network.coefficients[index], below, above)
-        return cls(box, tuple(boxes[:-1]), boxes[-1], None if rows is None else _typical_rows(rows))
+        return cls(box, tuple(boxes[1:-1]), boxes[-1], None if rows is None else _typical_rows(rows))
+
+
+def _box(low: Array, high: Array, kind: Literal["proved", "estimated"], *, layer: int) -> Box:
+    """A box of inputs (layer 0) or of a layer's pre-activations, refused where no exponent holds it."""
+    reach = float(np.maximum(np.abs(low), np.abs(high)).max())
+    if not reach <= 2.0**_EXPONENT_LIMIT:
+        raise PlanError(
+            f"{f'layer {layer}' if layer else 'the inputs'} may reach {reach:.3g}, ciphertexts hold values up to "
+            f"2**{_EXPONENT_LIMIT}",
+            remedy="scale the inputs, or state a narrower domain",
+        )
+    return Box(low, high, kind)
 
 
 def _typical_rows(x: Array) -> Array:
@@ -131,6 +150,17 @@ class Reduced:
             for layer, kept in self.origins
         )
         return Ranges(ranges.inputs, boxes, ranges.logits, ranges.rows)
+
+    def notes(self, whole: PolynomialNetwork) -> tuple[str, ...]:
+        """What became of each hidden layer of `whole` that lost units, for people."""
+        left = {index: len(kept) for index, kept in self.origins}
+        return tuple(
+            f"hidden layer {index + 1}: {left[index]} of {len(table)} units left, the others are dead, constant or unread"
+            if index in left
+            else f"hidden layer {index + 1} is gone: its {len(table)} units are linear or constant"
+            for index, table in enumerate(whole.coefficients)
+            if left.get(index) != len(table)
+        )
 
 
 def reduce_network(network: PolynomialNetwork) -> Reduced:

@@ -24,7 +24,7 @@ from fhe.plan.options import PlanOptions
 from fhe.plan.parameters import MAX_MODULUS_BITS, Parameters
 from fhe.plan.plan import Exchange, Expected, Plan, StagePlan
 from fhe.plan.prices import price, total_seconds
-from fhe.plan.stages import InputScaling, Ranges, reduce_network
+from fhe.plan.stages import InputScaling, Ranges, Reduced, reduce_network
 from fhe.wire.sizes import answer_bytes, evaluation_key_bytes, galois_keys_bytes, request_bytes
 
 __all__ = ["UnitStage", "plan_throughput", "unit_stages"]
@@ -124,7 +124,7 @@ def plan_throughput(network: PolynomialNetwork, ranges: Ranges, options: PlanOpt
             break
     if choice is None:
         raise _no_room(options, hidden)
-    return _plan(network, small, left, scaling, exponents, *choice, logit_bits)
+    return _plan(network, reduced, left, scaling, exponents, *choice, logit_bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def _sigma(
 
 def _plan(
     network: PolynomialNetwork,
-    small: PolynomialNetwork,
+    reduced: Reduced,
     ranges: Ranges,
     scaling: InputScaling,
     exponents: Sequence[Array],
@@ -222,7 +222,7 @@ def _plan(
     sigma: Array,
     logit_bits: float,
 ) -> Plan:
-    n = parameters.poly_modulus_degree
+    n, small = parameters.poly_modulus_degree, reduced.network
     plans, scale, level = [], 2.0**_INPUT_BITS, parameters.levels
     for step in steps:
         last = not step.drops
@@ -278,6 +278,7 @@ def _plan(
         ranges_kind="proved" if ranges.kind == "proved" else "estimated",
         logit_range=2.0 ** (logit_bits + 1),
         expected=_expected(exchange, small, steps),
+        notes=reduced.notes(network),
     )
 
 

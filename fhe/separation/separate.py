@@ -83,6 +83,7 @@ def separate(
 def _separate(
     model: Mlp, x: Array, options: CkksOptions, *, rng: np.random.Generator, progress: Progress
 ) -> Separation:
+    _rows_to_judge(options.selection_rows, len(x))
     targets = Targets.of(model.decision, model.logits(x))
     decides = model.decision.rule != "value"
     report = blank_report(options, targets, decides=decides)

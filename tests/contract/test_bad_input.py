@@ -119,7 +119,9 @@ CASES = [
     ([*CONVERT, "-o", "new", "--decision", "sign"], 4, "decision rule sign needs 1 output"),
     ([*CONVERT, "-o", "new", "--tolerance", "1"], 2, "belongs to a value decision"),
     ([*CONVERT, "-o", "new", "--input-box", "up"], 2, "give LOW:HIGH"),
+    ([*CONVERT, "-o", "new", "--held-out", "narrow.npz"], 4, "narrow.npz: rows of shape (20, 7)"),
     ([*CONVERT, "-o", "new", "--input-box", "1:0"], 4, "the lower end exceeds the upper end"),
+    ([*CONVERT, "-o", "new", "--input-box", "0:inf"], 4, "the input box is not finite at feature 0: 0.0:inf"),
     ([*CONVERT, "-o", "new", "--classes", "a,b"], 4, "2 class labels for 10 classes"),
     ([*CONVERT], 2, "give -o BUNDLE"),
     ([*CONVERT, "-o", "new", "--set", "toy.widest=10"], 4, "a layer of 64 units, 10 are taken"),
@@ -153,6 +155,17 @@ def test_it_is_refused_with_a_reason_and_leaves_nothing_behind(
     assert "Traceback" not in found.err
     assert "error" in json.loads(found.out)
     assert snapshot(here) == before
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"), [case for case in CASES if "new" in case[0] and "toy.widest=10" not in case[0]]
+)
+def test_a_dry_run_refuses_it_too(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
+    assert run([*arguments, "--dry-run"]) == code
+    assert said in capsys.readouterr().err
 
 
 def test_overlap_of_real_rows_is_refused_with_its_count(

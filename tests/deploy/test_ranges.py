@@ -10,7 +10,7 @@ from networks import mlps, random_mlp
 
 from deploy.errors import InputError
 from deploy.interface import Feature, InputGuard
-from deploy.model import Mlp
+from deploy.model import Affine, Decision, Mlp
 from deploy.ranges import Box, calibrated_boxes, calibration_guard, input_box, interval_boxes
 
 
@@ -40,8 +40,6 @@ def test_the_first_box_is_tight_up_to_rounding(rng: np.random.Generator) -> None
 
 
 def test_a_square_layer_has_a_box_from_zero() -> None:
-    from deploy.model import Affine, Decision
-
     model = Mlp((Affine([[1.0]], [0.0]), Affine([[1.0]], [0.0])), ("square",), Decision("sign"))
     found = interval_boxes(model, Box(np.array([-3.0]), np.array([2.0]), "proved"))[1]
     assert found.low[0] == pytest.approx(0.0, abs=1e-13)
@@ -79,6 +77,13 @@ def test_a_guard_flags_what_leaves_it() -> None:
     assert guard.outside(np.array([[0.5, -2.0], [1.0, 1.0]])).tolist() == [[False, True], [False, False]]
     assert input_box(guard).kind == "proved"
     assert input_box(InputGuard(guard.features, "calibration")).kind == "estimated"
+
+
+def test_values_beyond_double_precision_are_refused_with_their_layer(rng: np.random.Generator) -> None:
+    model = Mlp(random_mlp(rng, (3, 4, 2)).affines, ("square",), Decision("argmax"))
+    for reach, layer in ((1e308, 1), (1e160, 2)):
+        with pytest.raises(InputError, match=f"layer {layer} overflows double precision"):
+            interval_boxes(model, Box(np.full(3, -reach), np.full(3, reach), "proved"))
 
 
 def test_an_inverted_box_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from polynomials import Session, random_polynomial_network
+from polynomials import Session, planned_session, random_polynomial_network
 
 from fhe.network import PolynomialNetwork
 from fhe.noise import key_switch_variance, rescale_variance
@@ -15,11 +15,8 @@ from fhe.runtime.engine import run_in_clear
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    rng = np.random.default_rng(8)
-    network = random_polynomial_network(rng, (64, 32, 10))
-    x = rng.random((200, 64))
-    plan = plan_network(network, Ranges.seen(network, x), PlanOptions(poly_modulus_degree=8192))
-    return network, x, plan, Session(plan, network, tmp_path_factory.mktemp("keys"))
+    options = PlanOptions(poly_modulus_degree=8192)
+    return planned_session(np.random.default_rng(8), (64, 32, 10), 200, tmp_path_factory.mktemp("keys"), options)
 
 
 def test_measured_error_has_the_size_that_the_model_says(case):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from polynomials import Session, random_polynomial_network
+from polynomials import planned_session, random_polynomial_network
 
 from deploy.errors import UsageError, WireError
 from fhe.plan import PlanOptions, Ranges, plan_network
@@ -12,10 +12,9 @@ from fhe.runtime.pool import WorkerPool
 
 
 def test_two_processes_answer_every_request_in_order(rng, tmp_path):
-    network = random_polynomial_network(rng, (10, 6, 3))
-    x = rng.random((30, 10))
-    plan = plan_network(network, Ranges.seen(network, x), PlanOptions(poly_modulus_degree=8192))
-    session = Session(plan, network, tmp_path)
+    network, x, plan, session = planned_session(
+        rng, (10, 6, 3), 30, tmp_path, PlanOptions(poly_modulus_degree=8192)
+    )
     keys = tmp_path / "evaluation.keys"
     requests = [session.client.encrypt(row[None], session.keys.secret) for row in x[:5]]
     with WorkerPool(plan, network, workers=2) as pool:

@@ -165,6 +165,24 @@ def test_linear_layers_are_merged_into_one(rng):
     assert reduce_network(network).network.widths == (5, 3)
 
 
+@pytest.mark.parametrize("packing", ["latency", "throughput"])
+def test_a_plan_says_which_units_it_does_without(rng, packing):
+    whole = random_polynomial_network(rng, (5, 6, 4, 7, 3), dead=0.0, linear=0.0)
+    first, second, third = (table.copy() for table in whole.coefficients)
+    first[:2] = 0.0
+    second[:, 2] = 0.0
+    network = PolynomialNetwork(whole.affines, (first, second, third), whole.decision)
+    ranges = Ranges.seen(network, rng.random((30, 5)))
+    plan = plan_network(network, ranges, PlanOptions(packing=packing))
+    assert plan.widths == (5, 4, 7, 3)
+    assert plan.notes[:2] == (
+        "hidden layer 1: 4 of 6 units left, the others are dead, constant or unread",
+        "hidden layer 2 is gone: its 4 units are linear or constant",
+    )
+    assert plan.text().splitlines()[-len(plan.notes) :] == list(plan.notes)
+    assert not any("hidden layer" in note for note in plan_network(whole, ranges).notes)
+
+
 def test_inputs_of_different_magnitudes_are_scaled_by_the_client(rng, tmp_path):
     spread = 10.0 ** np.arange(-3, 4)
     network = PolynomialNetwork(

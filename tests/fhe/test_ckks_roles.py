@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from polynomials import Session, interface_for, random_polynomial_network
+from polynomials import interface_for, planned_session, random_polynomial_network
 
 from deploy.errors import DataError, WireError
 from fhe.plan import Exchange, PlanOptions, Ranges, plan_network
@@ -20,11 +20,8 @@ from fhe.wire.streams import RESIDUES_AT
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    rng = np.random.default_rng(5)
-    network = random_polynomial_network(rng, (12, 8, 3))
-    x = rng.random((40, 12))
-    plan = plan_network(network, Ranges.seen(network, x), PlanOptions(poly_modulus_degree=8192))
-    return network, x, plan, Session(plan, network, tmp_path_factory.mktemp("keys"))
+    options = PlanOptions(poly_modulus_degree=8192)
+    return planned_session(np.random.default_rng(5), (12, 8, 3), 40, tmp_path_factory.mktemp("keys"), options)
 
 
 def test_sizes_on_the_wire_are_the_predicted_ones(case):

@@ -7,10 +7,11 @@ import struct
 
 import numpy as np
 import pytest
-from polynomials import Session, random_polynomial_network
+from polynomials import Session, planned_session, random_polynomial_network
 
 from deploy.errors import PlanError, WireError
 from deploy.model import Affine, Decision
+from deploy.ranges import Box
 from fhe.network import PolynomialNetwork
 from fhe.plan import Parameters, PlanOptions, Ranges, plan_network
 from fhe.runtime.seal import SealContext
@@ -111,6 +112,25 @@ def test_a_chain_that_is_too_short_is_refused_with_the_numbers():
     assert len(plan_network(network, ranges).exchange.parameters.coeff_modulus_bits) >= 6
 
 
+@pytest.mark.parametrize(("reach", "where"), [(1e31, "the inputs"), (1e29, "layer 1"), (1e14, "layer 2")])
+def test_values_that_no_exponent_holds_are_refused_with_their_layer(reach, where):
+    """The exponent of a hidden value is at most 100: beyond, values would leave [-1, 1] and wrap around."""
+    rng = np.random.default_rng(0)
+    network = random_polynomial_network(rng, (8, 30, 30, 3), dead=0.0, linear=0.0)
+    network = PolynomialNetwork(
+        (Affine(20 * network.affines[0].weight, network.affines[0].bias), *network.affines[1:]),
+        network.coefficients,
+        network.decision,
+    )
+    ends = np.full(8, reach)
+    for ranges in (
+        lambda: Ranges.proved(network, Box(-ends, ends, "proved")),
+        lambda: Ranges.seen(network, np.stack([-ends, ends])),
+    ):
+        with pytest.raises(PlanError, match=rf"{where} may reach .*, ciphertexts hold values up to 2\*\*100"):
+            ranges()
+
+
 @pytest.mark.parametrize(
     ("n", "bits", "limit"),
     [(8192, (60, 60, 60, 60), 218), (16384, (60,) * 8, 438), (32768, (60,) * 15, 881), (65536, (60, 60), None)],
@@ -175,11 +195,7 @@ def test_product_with_matrices_beyond_the_slots_is_wrong_there_and_right_here(te
 
 def test_keys_of_another_client_give_numbers_that_cannot_be_logits(tmp_path):
     """SEAL computes and decrypts with the wrong key without a word: the answer is far outside the plan's range."""
-    rng = np.random.default_rng(1)
-    network = random_polynomial_network(rng, (6, 5, 3))
-    x = rng.random((20, 6))
-    plan = plan_network(network, Ranges.seen(network, x))
-    session = Session(plan, network, tmp_path)
+    network, x, plan, session = planned_session(np.random.default_rng(1), (6, 5, 3), 20, tmp_path)
     other = session.client.generate_keys()
     answer = session.server.infer(session.client.encrypt(x[:1], other.secret), session.key)
     assert np.abs(session.client.decrypt(answer, other.secret) - network.logits(x[:1])).max() > max(plan.bound)
@@ -237,7 +253,5 @@ def test_a_request_without_its_context_is_an_empty_vector_there_and_is_refused_h
 
 
 def _small_session(folder):
-    rng = np.random.default_rng(1)
-    network = random_polynomial_network(rng, (6, 5, 3))
-    x = rng.random((20, 6))
-    return network, x, Session(plan_network(network, Ranges.seen(network, x)), network, folder)
+    network, x, _, session = planned_session(np.random.default_rng(1), (6, 5, 3), 20, folder)
+    return network, x, session

@@ -78,7 +78,7 @@ def run(
 ) -> Json:
     """Convert, write the bundle whole or not at all, and say how each target did."""
     from deploy.bundle import Bundle, is_bundle
-    from deploy.conversion import convert, extend
+    from deploy.conversion import check_inputs, convert, extend
     from deploy.dataset import Calibration, HeldOut
 
     bundle = Bundle.read(model) if is_bundle(model) else None
@@ -96,13 +96,15 @@ def run(
             progress.say(f"note: {note}")
     rows = Calibration.read(calibration, divide_by=divide_by, label_column=label_column)
     judged = HeldOut.read(held_out, divide_by=divide_by, label_column=label_column) if held_out else None
+    guard = read_input_box(input_box, network) if input_box else None
+    seen = bundle.calibration_hashes if bundle is not None else frozenset()
+    check_inputs(network, rows, held_out=judged, guard=guard, seen=seen)
     plan = foretell(network, rows, chosen, progress)
     if dry_run:
         return {"bundle": None, "model": dict(network.summary()), "targets": plan, "dry_run": True}
     if bundle is not None:
         conversion = extend(bundle, rows, chosen, seed=seed, held_out=judged, progress=progress)
     else:
-        guard = read_input_box(input_box, network) if input_box else None
         conversion = convert(network, rows, chosen, seed=seed or 0, held_out=judged, guard=guard, progress=progress)
     assert destination is not None
     if conversion.converted:
