@@ -72,7 +72,9 @@ class CkksOptions(PlanOptions):
         description="a:b, calibration rows that the network was not trained on; cross-validation is scored on them",
     )
     augment: bool = Field(
-        False, description="fit on small perturbations of the calibration rows too (labels are free)"
+        False,
+        description="let fits see small perturbations of the calibration rows too (labels are free); fit=auto does so only "
+        "where cross-validation finds no other fit within one standard error",
     )
     domain: Annotated[tuple[float, float] | None, BeforeValidator(_two_ends), AfterValidator(_in_order)] = Field(
         None,

@@ -19,7 +19,7 @@ __all__ = ["AUTO", "Candidate", "finish", "fit_candidates"]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A fit: least squares, or a loss with its margin and strength.
+    """A fit: least squares, or a loss with its margin and strength, on the rows or on perturbed copies of them too.
 
     >>> Candidate("hinge", 0.1, 1.0).name
     'hinge gamma 0.1 C 1'
@@ -28,15 +28,17 @@ class Candidate:
     kind: Literal["least-squares", "kl", "hinge"]
     gamma: float = 0.0
     strength: float = 0.0
+    perturbed: bool = False
 
     @property
     def name(self) -> str:
         """For people and reports."""
         if self.kind == "least-squares":
             return self.kind
-        if self.kind == "kl":
-            return f"kl lambda {1 / self.strength:g}"
-        return f"hinge gamma {self.gamma:g} C {self.strength:g}"
+        kind = f"kl lambda {1 / self.strength:g}"
+        if self.kind == "hinge":
+            kind = f"hinge gamma {self.gamma:g} C {self.strength:g}"
+        return kind + " on perturbed rows too" * self.perturbed
 
 
 AUTO: tuple[Candidate, ...] = (

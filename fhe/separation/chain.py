@@ -14,6 +14,7 @@ from deploy.arrays import Array
 from deploy.model import Activation, Affine, Mlp, apply_activation
 from fhe.network import PolynomialNetwork, evaluate_polynomials
 from fhe.separation.basis import UnitBasis
+from fhe.separation.lift import UnitLift
 from fhe.separation.targets import orient_layer
 
 __all__ = ["HiddenLayer", "assemble_network", "deorient", "prepare_chain", "prepare_layer"]
@@ -68,6 +69,10 @@ class HiddenLayer:
         """Values of the basis at z (batch, units), power by power: (batch, powers · free)."""
         values = self.basis.values(z[:, self.free])
         return np.ascontiguousarray(values.transpose(1, 0, 2)).reshape(len(z), -1)
+
+    def lift(self, z: Array) -> UnitLift:
+        """Rows with pre-activations z (batch, units), where this layer is the last hidden one."""
+        return UnitLift(self.features(z), self.after.weight[:, self.free], self.unmoved(z))
 
 
 def prepare_layer(

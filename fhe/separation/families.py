@@ -8,7 +8,7 @@ Axes: ``batch``, ``classes``, ``units``, ``free``, ``powers``, ``parameters``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +34,10 @@ class Family(Protocol):
     @property
     def anchor(self) -> Array:
         """(parameters,) of least squares."""
+        ...
+
+    def lift_of(self, x: Array) -> Lift:
+        """Other rows (batch, n_in), in the same parameters."""
         ...
 
     def network(self, parameters: Array) -> PolynomialNetwork:
@@ -85,6 +89,10 @@ class SharedFamily:
         sizes = np.linalg.norm(directions[:, :degree], axis=0)
         return cls(last, ReducedLift(last.lift, basis, offset), anchor, directions[:, :degree] / sizes)
 
+    def lift_of(self, x: Array) -> ReducedLift:
+        """Other rows (batch, n_in), in the same parameters."""
+        return replace(self.lift, whole=self.last.lift_of(x))
+
     def network(self, parameters: Array) -> PolynomialNetwork:
         """The polynomial network; every unit's polynomial is the same up to a constant."""
         return self.last.network(self.lift.expand(parameters))
@@ -125,6 +133,10 @@ class HeadFamily:
         lift = HeadLift(unit.features, classes, unit.fixed)
         weights = np.tile(unit.weight, unit.powers) * last.anchor[:width]
         return cls(last, lift, np.append(weights.ravel(), np.zeros(classes)))
+
+    def lift_of(self, x: Array) -> HeadLift:
+        """Other rows (batch, n_in), in the same parameters."""
+        return replace(self.lift, features=self.last.lift_of(x).features)
 
     def network(self, parameters: Array) -> PolynomialNetwork:
         """The polynomial network, one copy of a unit for each power."""

@@ -43,15 +43,19 @@ class Problem:
     def prepare(cls, model: Mlp, x: Array, targets: Targets, *, degree: int) -> Problem:
         """Sort units, build bases, fit by least squares; x (batch, n_in)."""
         layers, seen = prepare_chain(model, x, degree)
-        features = layers[0].features(seen[0])
         if len(layers) > 1:
-            deep = DeepLift(tuple(layers), seen[0], features)
+            deep = DeepLift(tuple(layers), seen[0], layers[0].features(seen[0]))
             return cls(model, tuple(layers), deep, targets, deep.anchor())
-        layer = layers[0]
-        lift = UnitLift(features, layer.after.weight[:, layer.free], layer.unmoved(seen[0]))
-        return cls(
-            model, tuple(layers), lift, targets, np.append(layer.anchor.ravel(), np.zeros(layer.after.n_out))
-        )
+        lift = layers[0].lift(seen[0])
+        anchor = np.append(layers[0].anchor.ravel(), np.zeros(layers[0].after.n_out))
+        return cls(model, tuple(layers), lift, targets, anchor)
+
+    def lift_of(self, x: Array) -> Lift:
+        """Other rows (batch, n_in) in the same bases."""
+        z = self.model.affines[0](x)
+        if len(self.layers) > 1:
+            return DeepLift(self.layers, z, self.layers[0].features(z))
+        return self.layers[0].lift(z)
 
     def network(self, parameters: Array) -> PolynomialNetwork:
         """The polynomial network at these parameters."""
@@ -94,8 +98,13 @@ class LastLayer:
         layer = prepare_layer(z, model.activations[-1], after, degree, every=True)
         if before is not None:
             layer = _anchored_at(layer, before, z)
-        lift = UnitLift(layer.features(z), after.weight[:, layer.free], layer.unmoved(z))
-        return cls(model, before, layer, lift, np.append(layer.anchor.ravel(), np.zeros(after.n_out)))
+        anchor = np.append(layer.anchor.ravel(), np.zeros(after.n_out))
+        return cls(model, before, layer, layer.lift(z), anchor)
+
+    def lift_of(self, x: Array) -> UnitLift:
+        """Other rows (batch, n_in) in the same basis."""
+        source = self.model if self.before is None else self.before
+        return self.layer.lift(source.preactivations(x)[-2])
 
     def network(self, parameters: Array) -> PolynomialNetwork:
         """The polynomial network at these parameters."""

@@ -3,7 +3,8 @@
 The rule, fixed before any held-out row is read: among the candidates that are within one standard error (paired, over
 the same rows) of the best, take the one closest to least squares. Least squares itself stays in the running until the
 best's lead over it is significant (exact McNemar test, 5 %): a few rows among hundreds are luck, and a standard error
-of so few says little. Then finish it (keep every calibration decision
+of so few says little. Fits that saw perturbed copies of the rows are taken only where no other is within that standard
+error. Then finish it (keep every calibration decision
 that can be kept, moving as little as possible) unless cross-validation says that this costs more than one standard
 error.
 
@@ -12,7 +13,7 @@ Axes: ``batch``, ``candidates``, ``parameters``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from deploy.arrays import Array
 from deploy.fidelity import compare_paired
 from fhe.separation.candidates import AUTO, Candidate, finish, fit_candidates
 from fhe.separation.lift import Lift
+from fhe.separation.newton import Fit
 from fhe.separation.targets import Targets
 
 if TYPE_CHECKING:
@@ -40,15 +42,6 @@ class Folds:
     """Pairs of rows to fit on and rows to judge on."""
 
     pairs: tuple[tuple[Array, Array], ...]
-
-    def with_copies(self, copies: int, rows: int) -> Folds:
-        """Fit on perturbed copies too (row r's stand at r + rows, r + 2 rows, …); judge on the rows themselves."""
-        return Folds(
-            tuple(
-                (np.concatenate([fitted + copy * rows for copy in range(copies)]), judged)
-                for fitted, judged in self.pairs
-            )
-        )
 
 
 def make_folds(rows: int, rng: np.random.Generator, *, judged: Array | None = None, folds: int = 5) -> Folds:
@@ -114,17 +107,29 @@ def select_fit(
     gamma: float,
     progress: Progress,
     candidates: tuple[Candidate, ...] = AUTO,
+    rows: int | None = None,
 ) -> Selection:
-    """Cross-validate all candidates and apply the rule of this module; deterministic given the folds."""
+    """Cross-validate all candidates and apply the rule of this module; deterministic given the folds.
+
+    Parameters
+    ----------
+    rows : how many of the rows are judged, all by default. What follows them are perturbed copies (row r's stand at
+        r + rows, r + 2 rows, …): every candidate but least squares then competes with and without them.
+    """
+    rows = len(lift) if rows is None else rows
+    if len(lift) > rows:
+        candidates += tuple(replace(each, perturbed=True) for each in candidates if each.kind != "least-squares")
     right: dict[Candidate, list[Array]] = {candidate: [] for candidate in candidates}
     distance = dict.fromkeys(candidates, 0.0)
     kept: list[dict[Candidate, Array]] = []
     with progress.stage("cross-validate fits", len(folds.pairs)) as advance:
         for fitted, judged in folds.pairs:
-            share = len(fitted) / len(lift)
-            fits = fit_candidates(
-                lift.take(fitted), targets.take(fitted), anchor, candidates, share=share, max_steps=10
-            )
+            fits: dict[Candidate, Fit] = {}
+            for perturbed in sorted({candidate.perturbed for candidate in candidates}):
+                some = tuple(candidate for candidate in candidates if candidate.perturbed == perturbed)
+                seen = _training_rows(fitted, rows, len(lift), perturbed=perturbed)
+                share = len(fitted) / rows
+                fits |= fit_candidates(lift.take(seen), targets.take(seen), anchor, some, share=share, max_steps=10)
             there, wanted = lift.take(judged), targets.take(judged)
             for candidate, fit in fits.items():
                 right[candidate].append(wanted.agrees(there.at(fit.parameters).scores))
@@ -135,12 +140,18 @@ def select_fit(
     picked, table = _pick(votes, distance)
     finished = []
     for (fitted, judged), parameters in zip(folds.pairs, kept, strict=True):
-        share = len(fitted) / len(lift)
-        fit = finish(lift.take(fitted), targets.take(fitted), parameters[picked], gamma=gamma, share=share)
+        seen = _training_rows(fitted, rows, len(lift), perturbed=picked.perturbed)
+        share = len(fitted) / rows
+        fit = finish(lift.take(seen), targets.take(seen), parameters[picked], gamma=gamma, share=share)
         finished.append(targets.take(judged).agrees(lift.take(judged).at(fit.parameters).scores))
     after = np.concatenate(finished)
     loss, error = paired_difference(votes[picked], after)
     return Selection(table, picked, loss <= error * (1 + 1e-9), float(after.mean()), len(after))
+
+
+def _training_rows(fitted: Array, rows: int, total: int, *, perturbed: bool) -> Array:
+    """A fold's rows, with their perturbed copies where those are wanted."""
+    return np.concatenate([fitted + start for start in range(0, total, rows)]) if perturbed else fitted
 
 
 def paired_difference(first: Array, second: Array) -> tuple[float, float]:
@@ -159,5 +170,6 @@ def _pick(votes: dict[Candidate, Array], distance: dict[Candidate, float]) -> tu
             admissible = admissible or compare_paired(votes[best], mine).p_value >= _LUCK
         spread = float(mine.std() / np.sqrt(len(mine)))
         table.append(Scored(candidate, float(mine.mean()), spread, distance[candidate], admissible))
-    picked = min((row for row in table if row.admissible), key=lambda row: row.distance).candidate
+    admitted = [row for row in table if row.admissible]
+    picked = min(admitted, key=lambda row: (row.candidate.perturbed, row.distance)).candidate
     return picked, tuple(table)

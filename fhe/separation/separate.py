@@ -20,24 +20,25 @@ from fhe.network import PolynomialNetwork
 from fhe.options import CkksOptions
 from fhe.separation.agreement import search_agreement
 from fhe.separation.baselines import fit_baselines
-from fhe.separation.candidates import climb, finish, fit_candidates
+from fhe.separation.candidates import Candidate, climb, finish, fit_candidates
 from fhe.separation.distill import distill
 from fhe.separation.exactness import fit_exactly
 from fhe.separation.families import Family, HeadFamily, SharedFamily
 from fhe.separation.hull_fit import fit_hulls
 from fhe.separation.hulls import soft_margin
+from fhe.separation.lift import Lift
 from fhe.separation.losses import Divergence
 from fhe.separation.newton import Fit, minimise_anchored
 from fhe.separation.problem import LastLayer, Problem
 from fhe.separation.reporting import add_evidence, blank_report, selection_report, unit_report, warn_of_few_rows
 from fhe.separation.rounding import coefficient_reach
-from fhe.separation.selection import Selection, make_folds, select_fit
+from fhe.separation.selection import make_folds, select_fit
 from fhe.separation.targets import Targets
 
 __all__ = ["Separation", "separate"]
 
 _JITTER = 0.1
-"""Augmented rows are moved by normal noise of this share of each input's standard deviation."""
+"""Perturbed rows are moved by normal noise of this share of each input's standard deviation."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,17 +119,13 @@ def _fit_network(
     progress: Progress,
     report: dict[str, Any],
 ) -> PolynomialNetwork:
-    seen, wanted, copies = x, targets, 1
-    if options.augment:
-        seen = np.vstack([x, x + rng.normal(size=x.shape) * (_JITTER * x.std(axis=0))])
-        wanted, copies = Targets.of(model.decision, model.logits(seen)), 2
-    problem = Problem.prepare(model, seen, wanted, degree=options.degree)
+    problem = Problem.prepare(model, x, targets, degree=options.degree)
     report["units"] = unit_report(problem)
     family: Family = problem
     if options.family == "shared":
-        family = SharedFamily.of(model, seen, degree=options.degree)
+        family = SharedFamily.of(model, x, degree=options.degree)
     elif options.family == "head":
-        family = HeadFamily.of(model, seen, degree=options.degree)
+        family = HeadFamily.of(model, x, degree=options.degree)
     report["parameters"] = family.lift.size
     report["fit"] = "least-squares"
     if not any(layer.free.any() for layer in problem.layers):
@@ -136,10 +133,15 @@ def _fit_network(
     if model.decision.rule == "value" or options.fit == "least-squares" or not targets.counts.any():
         return family.network(family.anchor)
     warn_of_few_rows(targets, family.lift.size, report)
+    seen, wanted, lift = x, targets, family.lift
+    if options.augment:
+        noise = rng.spawn(1)[0].normal(size=x.shape)  # of its own, so that the folds are those without it
+        seen = np.vstack([x, x + noise * (_JITTER * x.std(axis=0))])
+        wanted, lift = Targets.of(model.decision, model.logits(seen)), family.lift_of(seen)
     if options.fit in ("rch", "nu"):
         network = _fit_hulls(model, seen, wanted, options, family, report)
     else:
-        parameters, report["fit"] = _fit(family, wanted, options, rng, progress, report, copies=copies)
+        parameters, report["fit"] = _fit(lift, wanted, family.anchor, len(x), options, rng, progress, report)
         network = family.network(parameters)
     if options.refine == "distill":
         network = _refine(model, x, targets, network, options, rng, progress, report)
@@ -201,16 +203,16 @@ def _fit_hulls(
 
 
 def _fit(
-    family: Family,
+    lift: Lift,
     targets: Targets,
+    anchor: Array,
+    rows: int,
     options: CkksOptions,
     rng: np.random.Generator,
     progress: Progress,
     report: dict[str, Any],
-    *,
-    copies: int,
 ) -> tuple[Array, str]:
-    lift, anchor = family.lift, family.anchor
+    """Parameters and the name of the fit; what stands behind the first `rows` rows are perturbed copies of them."""
     if options.fit == "anchored":
         fit = climb(lift, targets, anchor, gamma=options.gamma, strength=options.strength)
         return fit.parameters, f"hinge gamma {options.gamma:g} C {options.strength:g}"
@@ -220,13 +222,14 @@ def _fit(
     if options.fit == "soft" and lift.linear:
         parameters = soft_margin(lift, targets, anchor, gamma=options.gamma, strength=options.strength)
         return parameters, f"soft gamma {options.gamma:g} C {options.strength:g}"
-    rows = len(targets) // copies
     judged = _rows_to_judge(options.selection_rows, rows)
-    folds = make_folds(rows, rng, judged=judged, folds=5 if lift.linear else 3).with_copies(copies, rows)
-    selection = select_fit(lift, targets, anchor, folds, gamma=options.gamma, progress=progress)
+    folds = make_folds(rows, rng, judged=judged, folds=5 if lift.linear else 3)
+    selection = select_fit(lift, targets, anchor, folds, gamma=options.gamma, progress=progress, rows=rows)
     report["selection"] = selection_report(selection)
+    if len(lift) > rows and not selection.picked.perturbed:
+        lift, targets = lift.take(np.arange(rows)), targets.take(np.arange(rows))
     with progress.stage("fit", 2) as advance:
-        best = _fit_picked(family, targets, selection)
+        best = _fit_picked(lift, targets, anchor, selection.picked)
         advance(1)
         if selection.finish:
             best = finish(lift, targets, best.parameters, gamma=options.gamma)
@@ -234,9 +237,7 @@ def _fit(
     return best.parameters, selection.picked.name + (", finished" if selection.finish else "")
 
 
-def _fit_picked(family: Family, targets: Targets, selection: Selection) -> Fit:
-    lift, anchor = family.lift, family.anchor
-    picked = selection.picked
+def _fit_picked(lift: Lift, targets: Targets, anchor: Array, picked: Candidate) -> Fit:
     if picked.kind == "hinge":
         return climb(lift, targets, anchor, gamma=picked.gamma, strength=picked.strength, tolerance=1e-4)
     return fit_candidates(lift, targets, anchor, (picked,), max_steps=30)[picked]

@@ -16,6 +16,7 @@ from fhe.separation import LastLayer, separate
 from fhe.separation.families import HeadFamily, SharedFamily
 from fhe.separation.hull_fit import fit_hulls
 from fhe.separation.hulls import reduced_hulls, soft_margin
+from fhe.separation.problem import Problem
 from fhe.separation.targets import Targets
 
 
@@ -223,3 +224,19 @@ def test_duplicated_rows_change_nothing_at_half_the_strength(rng):
         model, np.vstack([x, x]), CkksOptions(fit="anchored", strength=0.5), rng=np.random.default_rng(0)
     )
     np.testing.assert_allclose(twice.network.logits(x), once.network.logits(x), atol=1e-4)
+
+
+@pytest.mark.parametrize("widths", [(4, 6, 3), (4, 5, 6, 3)])
+def test_other_rows_are_lifted_into_the_same_parameters(rng, widths):
+    model = make_mlp(rng, widths)
+    x, others = rng.normal(size=(80, 4)), rng.normal(size=(30, 4))
+    targets = Targets.of(model.decision, model.logits(x))
+    families = [Problem.prepare(model, x, targets, degree=2)]
+    if len(widths) == 3:
+        families += [SharedFamily.of(model, x, degree=2), HeadFamily.of(model, x, degree=2)]
+    for family in families:
+        at = family.anchor + 0.1 * rng.normal(size=len(family.anchor))
+        for rows in (x, others):
+            scores = family.lift_of(rows).at(at).scores
+            np.testing.assert_allclose(scores, family.network(at).logits(rows), rtol=1e-9, atol=1e-9)
+        assert np.array_equal(family.lift_of(x).at(at).scores, family.lift.at(at).scores)

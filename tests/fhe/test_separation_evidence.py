@@ -19,7 +19,7 @@ from fhe.separation.distill import distill
 from fhe.separation.problem import LastLayer
 from fhe.separation.remez import minimax_relu
 from fhe.separation.rounding import certify_rounding, coefficient_reach, round_coefficients, round_weights
-from fhe.separation.selection import _pick, make_folds
+from fhe.separation.selection import _pick, _training_rows, make_folds
 from fhe.separation.targets import Targets, orient_logits
 
 
@@ -259,13 +259,26 @@ def test_least_squares_stays_until_a_lead_over_it_is_significant(lead, kept):
     assert _pick(votes, {near: 0.5, far: 1.0})[0] == far
 
 
+def test_fits_on_perturbed_rows_are_taken_only_where_no_other_is_within_a_standard_error():
+    plain, perturbed = Candidate("hinge", 0.1, 1.0), Candidate("hinge", 0.1, 1.0, perturbed=True)
+    votes = {plain: np.ones(1000, dtype=bool), perturbed: np.ones(1000, dtype=bool)}
+    distance = {plain: 2.0, perturbed: 1.0}
+    votes[plain][:1] = False
+    assert _pick(votes, distance)[0] == plain
+    votes[plain][:2] = False  # two rows behind: 1.4 standard errors
+    assert _pick(votes, distance)[0] == perturbed
+
+
 def test_folds_judge_every_allowed_row_once_and_never_one_they_fit(rng):
     folds = make_folds(103, rng, folds=5)
     assert sorted(np.concatenate([judged for _, judged in folds.pairs]).tolist()) == list(range(103))
     some = make_folds(103, rng, judged=np.arange(50, 60))
     assert sorted(np.concatenate([judged for _, judged in some.pairs]).tolist()) == list(range(50, 60))
-    for fitted, judged in (*folds.pairs, *some.with_copies(2, 103).pairs):
-        assert not set(fitted % 103) & set(judged)
+    for fitted, judged in (*folds.pairs, *some.pairs):
+        assert not set(fitted) & set(judged)
+        assert _training_rows(fitted, 103, 309, perturbed=False).tolist() == fitted.tolist()
+        copies = _training_rows(fitted, 103, 309, perturbed=True)
+        assert len(set(copies)) == 3 * len(fitted) and set(copies % 103) == set(fitted)
     many = make_folds(50_000, rng)
     assert len(many.pairs) == 1
     assert len(many.pairs[0][0]) == 20_000
@@ -289,12 +302,36 @@ def test_selection_can_be_scored_on_named_rows(rng, rows):
     assert found.report["selection"]["judgements"] == int(high or 200) - int(low or 0)
 
 
-def test_augmentation_is_deterministic_and_keeps_the_rows_count(rng):
-    model = make_mlp(rng)
+@pytest.mark.parametrize(
+    "widths,family", [((4, 6, 3), "per-unit"), ((4, 6, 3), "shared"), ((4, 5, 5, 3), "per-unit")]
+)
+def test_augmentation_competes_in_the_cross_validation(rng, widths, family):
+    model = make_mlp(rng, widths)
     x = rng.normal(size=(150, 4))
-    first, second = run(model, x, augment=True), run(model, x, augment=True)
+    first, second = (run(model, x, augment=True, family=family) for _ in range(2))
     assert first.network.to_bytes() == second.network.to_bytes()
-    assert first.report["rows"] == 150
+    assert first.report["rows"] == first.report["selection"]["judgements"] == 150
+    without = run(model, x, family=family)
+    scored = {row["fit"]: row for row in first.report["selection"]["candidates"]}
+    assert len(scored) == 2 * len(AUTO) - 1
+    # the same folds and the same least squares: what is fitted without the copies scores as it does without them
+    plain = [row["fit"] for row in without.report["selection"]["candidates"]]
+    for name, row in zip(plain, without.report["selection"]["candidates"], strict=True):
+        assert scored[name]["agreement"] == row["agreement"] and scored[name]["distance"] == row["distance"]
+    # and the copies do change the fits
+    assert any(
+        scored[f"{name} on perturbed rows too"]["distance"] != scored[name]["distance"] for name in plain[1:]
+    )
+    if first.fit == without.fit:
+        assert first.network.to_bytes() == without.network.to_bytes()
+
+
+@pytest.mark.parametrize("fit", ["least-squares", "kl", "anchored", "soft"])
+def test_a_named_fit_sees_the_perturbed_rows_where_they_are_asked_for(rng, fit):
+    model = make_mlp(rng)
+    x = rng.normal(size=(60, 4))
+    same = run(model, x, fit=fit).network.to_bytes() == run(model, x, fit=fit, augment=True).network.to_bytes()
+    assert same == (fit == "least-squares")
 
 
 # Distillation and the search
