@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,11 +100,15 @@ class Conversion:
         ------
         OutputExists, StorageError : nothing was changed.
         ModelRefused : every target refused the model.
+        BundleError : the bundle that is extended was replaced by another one in the meantime.
         """
         if not self.converted:
             name, refusal = next(iter(self.refused.items()))
             raise ModelRefused(refusal.cause, remedy=refusal.remedy, place=f"target {name}")
-        write_bundle(Path(path), self.files(), force=force)
+        now = self
+        if self.kept is not None and Path(path) == self.kept.path:
+            now = replace(self, kept=self.kept.read_again())
+        write_bundle(Path(path), now.files(), force=force)
         return Bundle.read(path)
 
     def document(self, bundle: str | None = None) -> dict[str, Any]:

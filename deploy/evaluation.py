@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from deploy.model import Model
     from deploy.target import Deployment, Engine
 
-__all__ = ["evaluate", "merge_report", "run_engine"]
+__all__ = ["evaluate", "merge_report", "replaced_figures", "run_engine", "store_report"]
 
 
 def evaluate(
@@ -184,12 +184,71 @@ def run_engine(
     }
 
 
+def store_report(bundle: Bundle, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Put what :func:`evaluate` found into the bundle's report; say what that replaces.
+
+    Returns
+    -------
+    For each target that was judged before, what is no longer there, see :func:`replaced_figures`.
+
+    Raises
+    ------
+    BundleError : the bundle was replaced by another one since it was read; nothing is stored.
+    StorageError : the place cannot be written.
+    """
+    there = bundle.read_again()  # targets may have been judged by others meanwhile
+    before = there.report()
+    there.write_report(merge_report(before, found))
+    return replaced_figures(before, found)
+
+
+def replaced_figures(previous: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`merge_report` leaves out of a report: rows, agreement and real runs of each target judged again.
+
+    >>> replaced_figures({"targets": {"a": {"agreement": 0.5, "evaluation": {"rows": 2}}}}, {"targets": {"a": {}}})
+    {'a': {'rows': 2, 'source': None, 'agreement': 0.5, 'real': []}}
+    """
+    replaced = {}
+    for name, new in found["targets"].items():
+        old = previous.get("targets", {}).get(name)
+        if old is None:
+            continue
+        about = old.get("evaluation", {})
+        kept = _kept_runs(old, new, found)
+        replaced[name] = {
+            "rows": about.get("rows"),
+            "source": about.get("source"),
+            "agreement": old.get("agreement"),
+            "real": [
+                {"engine": run.get("engine"), "rows": run.get("rows"), "agreement": run.get("agreement")}
+                for run in old.get("real", [])
+                if run not in kept
+            ],
+        }
+    return replaced
+
+
+def _kept_runs(old: Mapping[str, Any], new: Mapping[str, Any], found: Mapping[str, Any]) -> list[Any]:
+    """Earlier real runs that still stand: on the same rows, by engines that were not run again."""
+    rows = found.get("rows_sha256")
+    if rows is None or old.get("evaluation", {}).get("rows_sha256") != rows:
+        return []
+    again = {run.get("engine") for run in new.get("real", [])}
+    return [run for run in old.get("real", []) if run.get("engine") not in again]
+
+
 def merge_report(previous: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Put newly evaluated targets into a bundle's report; each target's entry is replaced as a whole.
+    """Put newly evaluated targets into a bundle's report.
+
+    A target's entry is replaced, but for real runs on the same rows by engines that were not run again.
 
     >>> sorted(merge_report({"targets": {"a": {}}}, {"rows": 2, "targets": {"b": {}}})["targets"])
     ['a', 'b']
     """
     about = {key: value for key, value in found.items() if key != "targets"}
     entries = {name: {**entry, "evaluation": about} for name, entry in found["targets"].items()}
+    for name, entry in entries.items():
+        kept = _kept_runs(previous.get("targets", {}).get(name, {}), entry, found)
+        if kept:
+            entry["real"] = [*kept, *entry["real"]]
     return {"targets": {**previous.get("targets", {}), **entries}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from deploy.errors import UsageError
+from deploy.reading import read_text
 from deploy.registry import nearest
 
 if TYPE_CHECKING:
     from deploy.target import Target
 
-__all__ = ["describe_options", "parse_options", "parse_settings"]
+__all__ = ["describe_options", "options_text", "parse_options", "parse_settings"]
 
 
 _NO_LIST = ("tuple_type", "list_type")
@@ -72,7 +74,7 @@ def parse_settings(options: type[BaseModel], sets: Sequence[str], *, what: str, 
 
 
 def describe_options(options: type[BaseModel]) -> list[dict[str, Any]]:
-    """Name, type, default and meaning of each option, for people and for ``--json``."""
+    """Name, type, what can be typed, default and meaning of each option, for people and for ``--json``."""
     schema = options.model_json_schema()
     found = []
     for name, field in options.model_fields.items():
@@ -85,8 +87,62 @@ def describe_options(options: type[BaseModel]) -> list[dict[str, Any]]:
             if field.is_required()
             else json.loads(json.dumps(field.get_default(call_default_factory=True), default=str))
         )
-        found.append({"name": name, "type": kind, "default": default, "meaning": field.description or ""})
+        found.append(
+            {
+                "name": name,
+                "type": kind,
+                "takes": _spelling(entry),
+                "default": default,
+                "meaning": field.description or "",
+            }
+        )
     return found
+
+
+def options_text(described: Sequence[Mapping[str, Any]], *, prefix: str = "", width: int = 100) -> str:
+    """Options for people, what :func:`describe_options` gives: two lines or more each, none longer than `width`."""
+    blocks = []
+    for option in described:
+        default = "" if option["default"] == "" else f"={_typed(option['default'])}"
+        head = f"{prefix}{option['name']}{default}  ({option['takes']})"
+        blocks.append(textwrap.fill(head, width, subsequent_indent="    ", break_on_hyphens=False))
+        blocks.append(
+            textwrap.fill(
+                option["meaning"],
+                width,
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+            if option["meaning"]
+            else ""
+        )
+    return "\n".join(filter(None, blocks))
+
+
+def _typed(value: Any) -> str:
+    """A value as ``--set`` takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+_WORDS = {"string": "text", "boolean": "true | false"}
+
+
+def _spelling(entry: Mapping[str, Any]) -> str:
+    """What a user can type for one property of a JSON schema.
+
+    >>> _spelling({"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]})
+    '[integer, …] | null'
+    """
+    if "anyOf" in entry:
+        return " | ".join(_spelling(part) for part in entry["anyOf"])
+    if "enum" in entry or "const" in entry:
+        return " | ".join(_typed(choice) for choice in entry.get("enum", [entry.get("const")]))
+    if entry.get("type") == "array":
+        parts = [_spelling(part) for part in entry.get("prefixItems", ())]
+        return f"[{', '.join(parts or [_spelling(entry.get('items', {})), '…'])}]"
+    kind = entry.get("type", "value")
+    return _WORDS.get(kind, str(kind))
 
 
 def _check_target(name: str, targets: Mapping[str, Target], place: str) -> None:
@@ -97,10 +153,9 @@ def _check_target(name: str, targets: Mapping[str, Target], place: str) -> None:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    text = read_text(path, error=UsageError)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", place=str(path)) from None
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOML errors, and numbers of thousands of digits
         raise UsageError(f"is no TOML: {error}", place=str(path)) from None
 

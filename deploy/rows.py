@@ -35,6 +35,9 @@ __all__ = ["RowTable", "read_rows"]
 MAX_BYTES = 8 << 30
 """Largest array that is read, after decompression."""
 
+MAX_CSV_BYTES = 1 << 30
+"""Largest table of text, which takes some ten times its size to read."""
+
 _SLICE = re.compile(r"(?P<file>.*)\[(?P<start>[0-9]{0,18}):(?P<stop>[0-9]{0,18})\]", re.DOTALL)
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _DAMAGE = (
@@ -100,6 +103,12 @@ def read_rows(
         )
     y = None if y is None else _check_labels(np.asarray(y), len(x), str(labels or path))
     start, stop = _check_slice(rows, len(x), path)
+    if x[start:stop].size * 8 > MAX_BYTES:
+        raise DataError(
+            f"{x[start:stop].size * 8:,} bytes as float64, the limit is {MAX_BYTES:,}",
+            place=str(path),
+            remedy="take rows in part: FILE[a:b]",
+        )
     x = np.asarray(x[start:stop])
     with np.errstate(over="ignore"):  # what does not fit is infinite, which is refused by name
         x = x.reshape(len(x), math.prod(x.shape[1:])).astype(np.float64)
@@ -200,6 +209,11 @@ def _read_npz(path: Path) -> tuple[Array, Array | None]:
 
 
 def _read_csv(path: Path, label_column: str | None) -> tuple[Array, Array | None, tuple[str, ...] | None]:
+    size = path.stat().st_size
+    if size > MAX_CSV_BYTES:
+        raise DataError(
+            f"{size:,} bytes of text, the limit is {MAX_CSV_BYTES:,}", place=str(path), remedy="save it as .npy"
+        )
     text = path.read_text(encoding="utf-8-sig")
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["bytes_text", "cost_lines", "number", "share", "table"]
+__all__ = ["bytes_text", "cost_lines", "number", "printable", "share", "table"]
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -21,6 +21,20 @@ def number(value: Any, digits: int = 4) -> str:
     if isinstance(value, float):
         return f"{value:.{digits}g}"
     return str(value)
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: what could move its cursor or change its colours is written as an escape.
+
+    >>> printable("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return "".join(
+        character
+        if (character >= " " and not "\x7f" <= character < "\xa0") or character in "\n\t"
+        else repr(character)[1:-1]
+        for character in text
+    )
 
 
 def share(value: float | None, interval: Sequence[float] | None = None) -> str:

@@ -182,8 +182,13 @@ def _sync_tree(folder: Path) -> None:
 
 def _move_into_place(temporary: Path, path: Path, *, force: bool, replaces: Collection[str]) -> None:
     if not os.path.lexists(path):
-        temporary.rename(path)
-        return
+        try:
+            temporary.rename(path)
+        except OSError as error:  # somebody else was quicker
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) or not os.path.lexists(path):
+                raise
+        else:
+            return
     check_absent(path, force=force, replaces=replaces)
     if _exchange(temporary, path):
         return

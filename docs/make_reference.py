@@ -6,6 +6,7 @@ is written, and the exit code is 1 where something is out of date.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,9 +37,9 @@ def command_page() -> str:
     lines.append("Set by `--set target.option=value` or in a table of `--options FILE.toml`.\n")
     for name, target in targets().items():
         lines.append(f"## {name}\n")
-        lines.append("| option | type | default | meaning |\n|---|---|---|---|")
+        lines.append("| option | takes | default | meaning |\n|---|---|---|---|")
         lines += [
-            f"| `{option['name']}` | {cell(option['type'])} | `{option['default']}` | {cell(option['meaning'])} |"
+            f"| `{option['name']}` | {cell(option['takes'])} | {cell(default_of(option))} | {cell(option['meaning'])} |"
             for option in describe_options(target.options)
         ]
         lines.append("")
@@ -74,6 +75,12 @@ def default_text(option: Any) -> str:
     if option.required:
         return "required"
     return "" if option.default in (None, False, []) else f"`{option.default}`"
+
+
+def default_of(option: dict[str, Any]) -> str:
+    """An option's default as it would be typed; nothing for an empty text."""
+    value = option["default"] if isinstance(option["default"], str) else json.dumps(option["default"])
+    return f"`{value}`" if value else ""
 
 
 def cell(text: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from deploy.bundle.tree import read_folder, read_zip, write_zip
 from deploy.bundle.weights import MODEL_FILE, describe_model, read_model, write_model
 from deploy.errors import BundleError, DeployError, UsageError
 from deploy.interface import INTERFACE_FILE, Interface
+from deploy.reading import describe_kind
 from deploy.writing import storage_errors, write_file, write_tree
 
 if TYPE_CHECKING:
@@ -161,16 +163,32 @@ class Bundle:
         place = Path(path)
         try:
             if place.is_dir():
-                everything = read_folder(place)
+                everything = read_folder(place, passing="reports/.")
             elif place.is_file():
                 everything = read_zip(place)
             else:
-                raise BundleError("no such bundle", remedy="make one with relu-deploy convert")
+                kind = describe_kind(place.stat().st_mode) if place.exists() else ""
+                cause = f"is {kind}, not a bundle" if kind else "no such bundle"
+                raise BundleError(cause, remedy="make one with relu-deploy convert")
             return cls._check(place, everything)
         except BundleError as error:
             raise error.at(str(place)) from None
         except OSError as error:
             raise BundleError(f"cannot be read: {error.strerror}", place=str(place)) from None
+
+    def read_again(self) -> Bundle:
+        """The bundle as it stands now, with reports that came since.
+
+        Raises
+        ------
+        BundleError : another bundle stands there now.
+        """
+        now = Bundle.read(self.path)
+        if now.head != self.head:
+            raise BundleError(
+                "was replaced by another bundle in the meantime", place=str(self.path), remedy="run this again"
+            )
+        return now
 
     @classmethod
     def _check(cls, path: Path, everything: dict[str, bytes]) -> Bundle:
@@ -328,6 +346,7 @@ def is_bundle(path: Path) -> bool:
     if path.suffix != ".zip" or not path.is_file():
         return False
     try:
-        return MANIFEST_FILE in read_zip(path)
-    except DeployError:
-        return True
+        with zipfile.ZipFile(path) as archive:
+            return MANIFEST_FILE in archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return True  # what is wrong with it is said where it is read

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.errors import BundleError
+from deploy.reading import read_bounded
 
 __all__ = ["MAX_BYTES", "check_name", "read_folder", "read_zip", "write_zip"]
 
@@ -43,24 +44,39 @@ def _check_total(count: int, total: int, limit: int) -> None:
         raise BundleError(f"{total} bytes in all, the limit is {limit}")
 
 
-def read_folder(root: Path, *, limit: int = MAX_BYTES) -> dict[str, bytes]:
-    """Read every file below a folder."""
-    found: list[tuple[str, Path]] = []
+def read_folder(root: Path, *, limit: int = MAX_BYTES, passing: str = "") -> dict[str, bytes]:
+    """Read every file below a folder.
+
+    Parameters
+    ----------
+    passing : names that start with it are left out where it is not empty: temporary files of a writer at work.
+    """
+    found: list[tuple[str, Path, int]] = []
     total = 0
     pending = [root]
     while pending:
         for entry in sorted(os.scandir(pending.pop()), key=lambda entry: entry.name):
             status = entry.stat(follow_symlinks=False)
             name = Path(entry.path).relative_to(root).as_posix()
+            if passing and name.startswith(passing):
+                continue
             if stat.S_ISDIR(status.st_mode):
                 pending.append(Path(entry.path))
                 continue
             if not stat.S_ISREG(status.st_mode):
                 raise BundleError("is a link or no regular file", place=name, remedy="put the file itself there")
             total += status.st_size
-            found.append((check_name(name), Path(entry.path)))
+            found.append((check_name(name), Path(entry.path), status.st_size))
             _check_total(len(found), total, limit)
-    return {name: path.read_bytes() for name, path in found}
+    return {name: _read_file(name, path, size) for name, path, size in found}
+
+
+def _read_file(name: str, path: Path, size: int) -> bytes:
+    """Read a file that had `size` bytes a moment ago, and was no link."""
+    data = read_bounded(path, limit=size + 1, error=BundleError, follow=False)
+    if len(data) != size:
+        raise BundleError("was changed while it was read", place=name, remedy="try again")
+    return data
 
 
 def read_zip(data: bytes | Path, *, limit: int = MAX_BYTES) -> dict[str, bytes]:

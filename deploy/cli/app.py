@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from deploy.cli.verb import as_verb
+from deploy.cli.verb import PlainHelp, as_verb
 from deploy.cli.verbs import VERBS
 from deploy.errors import UsageError
 from deploy.registry import nearest, targets
@@ -35,7 +35,7 @@ def find_command(verb: str) -> Command | None:
     return target_commands().get(verb)
 
 
-class _Verbs(TyperGroup):
+class _Verbs(PlainHelp, TyperGroup):
     """Looks verbs up instead of holding them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -60,7 +60,8 @@ def _show_version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+        bool,
+        typer.Option("--version", metavar="", help="Print the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """One trained ReLU network, deployed three ways: encrypted, ternary, and as a resistor-diode circuit."""

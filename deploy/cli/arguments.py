@@ -43,6 +43,9 @@ __all__ = [
     "split_names",
 ]
 
+MAX_BOX = 64 << 20
+"""Largest file of an input box, in bytes."""
+
 ModelOrBundle = Annotated[Path, typer.Argument(metavar="MODEL|BUNDLE", help="A model file, or a bundle.")]
 BundlePath = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, folder or .zip.")]
 DataFile = Annotated[
@@ -168,6 +171,7 @@ def read_input_box(text: str, model: Model) -> InputGuard:
     import numpy as np
 
     from deploy.conversion import stated_guard
+    from deploy.reading import read_text
 
     low, colon, high = text.partition(":")
     try:
@@ -177,12 +181,13 @@ def read_input_box(text: str, model: Model) -> InputGuard:
     if ends is not None:
         return stated_guard(np.full(model.n_in, ends[0]), np.full(model.n_in, ends[1]), model.features)
     path = Path(text)
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(f"--input-box {text}", remedy="give LOW:HIGH, such as 0:1, or a csv of name, low, high")
+    lines = read_text(path, limit=MAX_BOX, error=DataError).splitlines()
     try:
-        table = [row for row in csv.reader(path.read_text(encoding="utf-8-sig").splitlines()) if row]
+        table = [row for row in csv.reader(lines) if row]
         rows = [(name, float(below), float(above)) for name, below, above in table[1:]]
-    except (ValueError, OSError, csv.Error) as error:
+    except (ValueError, csv.Error) as error:
         raise DataError(
             f"is no input box: {error}", place=text, remedy="columns name, low, high, with a header"
         ) from None

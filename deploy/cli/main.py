@@ -8,11 +8,14 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from deploy.errors import DeployError
 
 __all__ = ["main", "run"]
@@ -22,7 +25,29 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(run(sys.argv[1:]))
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:
+        signal.signal(signal.SIGINT, _interrupt)
+        signal.signal(signal.SIGALRM, _interrupt)
+    code = run(sys.argv[1:])
+    if is_ours:  # all is written and said: what the interpreter does at its end has no use for an exception
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C, but for imports, which are finished first.
+
+    Modules in C and Rust run Python while they are imported, and not all of them survive an exception there: a
+    pydantic model may be left with a pattern that matches nothing, in memory that is no longer its own.
+    """
+    where = frame
+    while where is not None:
+        if where.f_code.co_filename.startswith("<frozen importlib"):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)  # comes back here as SIGALRM
+            return
+        where = where.f_back
+    raise KeyboardInterrupt
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -144,6 +169,7 @@ def _is_given(flag: str, arguments: list[str]) -> bool:
 
 def _fail(error: DeployError, arguments: list[str], *, as_json: bool) -> int:
     from deploy.cli.verb import describe, write_json
+    from deploy.text import printable
 
     if _is_given("--debug", arguments):
         import traceback
@@ -152,18 +178,19 @@ def _fail(error: DeployError, arguments: list[str], *, as_json: bool) -> int:
     if as_json:
         _print(write_json({"error": describe(error)}) + "\n")
     place = f"{error.place}: " if error.place else ""
-    sys.stderr.write(f"error: {place}{error.cause}\n")
+    sys.stderr.write(printable(f"error: {place}{error.cause}\n"))
     if error.remedy:
-        sys.stderr.write(f"  what helps: {error.remedy}\n")
+        sys.stderr.write(printable(f"  what helps: {error.remedy}\n"))
     return error.exit_code
 
 
 def _print(text: str) -> None:
     """Write to stdout; a reader that has gone (``| head``) has seen enough, a full disk is an error."""
     from deploy.errors import StorageError
+    from deploy.text import printable
 
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
     except BrokenPipeError:
         _silence_stdout()

@@ -11,6 +11,7 @@ import typer
 
 from deploy.errors import InputError, UsageError
 from deploy.progress import Progress
+from deploy.reading import read_bounded, read_text
 
 if TYPE_CHECKING:
     from deploy.arrays import Array
@@ -32,6 +33,9 @@ __all__ = [
     "read_archive_argument",
     "read_passphrase",
 ]
+
+MAX_ARCHIVE = 1 << 30
+"""Largest client archive, in bytes."""
 
 Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="Address of the service.")]
 ModelName = Annotated[
@@ -62,10 +66,7 @@ def read_passphrase(file: Path | None) -> str | None:
     """The passphrase from a file or the environment; None where there is none."""
     if file is None:
         return os.environ.get("RELU_DEPLOY_PASSPHRASE") or None
-    try:
-        first = file.read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {type(error).__name__}", place=str(file)) from None
+    first = read_text(file).split("\n", 1)[0].rstrip("\r")
     if not first:
         raise InputError("the first line is empty", place=str(file), remedy="write the passphrase there")
     return first
@@ -77,10 +78,7 @@ def read_archive_argument(path: Path, target: str | None) -> bytes:
     from deploy.errors import BundleError
 
     if not is_bundle(path):
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            raise BundleError(f"cannot be read: {error.strerror}", place=str(path)) from None
+        return read_bounded(path, limit=MAX_ARCHIVE, error=BundleError)
     bundle = Bundle.read(path)
     names = [target] if target else [name for name in bundle.targets if bundle.deployment(name).archives()]
     if len(names) != 1:

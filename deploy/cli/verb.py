@@ -15,15 +15,19 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 from deploy.cli.drawing import draw_progress
 from deploy.errors import DeployError
 from deploy.target import Command, Json
 
-__all__ = ["Answer", "DoneBut", "as_verb", "environment_variable", "write_json"]
+__all__ = ["Answer", "DoneBut", "PlainHelp", "as_verb", "environment_variable", "write_json"]
 
 PREFIX = "RELU_DEPLOY_"
+_EPILOG = "Every option is also read from a variable: --fail-under from RELU_DEPLOY_FAIL_UNDER, and so on."
+_TAKES = {bool: "", int: "N", float: "NUMBER", str: "TEXT"}
+"""What help shows behind an option that names nothing better; a flag takes nothing."""
 
 
 class DoneBut(Exception):
@@ -80,6 +84,20 @@ def environment_variable(option: str) -> str:
     return PREFIX + option.strip("-_").replace("-", "_").upper()
 
 
+class PlainHelp:
+    """A typer command whose ``--help`` is shown as the flag that it is."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)  # type: ignore[misc]
+        if option is not None:
+            option.metavar = ""
+        return option
+
+
+class _Verb(PlainHelp, TyperCommand):
+    pass
+
+
 def as_verb(name: str, command: Command) -> Any:
     """Build the typer command of a verb; invoking it gives an :class:`Answer`."""
     signature = inspect.signature(command.run, eval_str=True)
@@ -98,12 +116,12 @@ def as_verb(name: str, command: Command) -> Any:
             return Answer(done.document, command.text, done.error)
 
     parameters = [
-        _with_environment(parameter).replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in [*own, *_COMMON]
+        _as_option(parameter).replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in [*own, *_COMMON]
     ]
     invoke.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     invoke.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name, help=command.help)(invoke)
+    app.command(name, cls=_Verb, help=command.help, epilog=_EPILOG)(invoke)
     return typer.main.get_command(app)
 
 
@@ -123,8 +141,11 @@ _COMMON = [
 ]
 
 
-def _with_environment(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Give an option its environment variable; arguments have none."""
+def _as_option(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Give an option its environment variable and what help says of its value; arguments have neither.
+
+    Help says once how variables are called, and shows those that are called otherwise.
+    """
     annotation = parameter.annotation
     base, info = annotation, None
     if get_origin(annotation) is Annotated:
@@ -137,4 +158,9 @@ def _with_environment(parameter: inspect.Parameter) -> inspect.Parameter:
     option = copy.copy(info) if info is not None else typer.Option()
     if option.envvar is None:
         option.envvar = environment_variable(parameter.name)
+    names = [option.default, *(option.param_decls or ())]  # typer takes the first spelling for a default
+    flag = next((name for name in names if str(name).startswith("--")), parameter.name)
+    option.show_envvar = option.envvar != environment_variable(flag)
+    if option.metavar is None:
+        option.metavar = next((_TAKES[kind] for kind in (base, *get_args(base)) if kind in _TAKES), None)
     return parameter.replace(annotation=Annotated[base, option])

@@ -21,6 +21,7 @@ from typing import Literal
 
 from deploy.errors import LoadError
 from deploy.loaders.archive import Archive
+from deploy.reading import describe_kind
 
 __all__ = ["Format", "recognise"]
 
@@ -42,7 +43,8 @@ def recognise(path: Path) -> Format:
     if path.is_dir():
         raise _folder(path)
     if not path.is_file():
-        raise LoadError("no such file")
+        kind = describe_kind(path.stat().st_mode) if path.exists() else ""
+        raise LoadError(f"is {kind}, not a model file" if kind else "no such file")
     with path.open("rb") as file:
         head = file.read(64)
     if not head:

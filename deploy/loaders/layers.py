@@ -235,9 +235,19 @@ def _search_order(names: Sequence[str], parts: Mapping[str, Part]) -> list[str]:
 
 def _ambiguous(parts: Mapping[str, Part], cause: str) -> LoadError:
     shown = ", ".join(part.title if part.kind == "affine" else part.name for part in list(parts.values())[:_SHOWN])
-    return LoadError(
-        f"{cause}: {shown}", remedy="give the layer list, for instance --layers fc1,bn1,relu,fc2 (or layers=[…])"
-    )
+    return LoadError(f"{cause}: {shown}", remedy=_suggest(parts))
+
+
+def _suggest(parts: Mapping[str, Part]) -> str:
+    """A layer list of the file's own names, in their natural order, with a ReLU between any two affine layers."""
+    steps: list[str] = []
+    for name in sorted(parts, key=_natural)[:_SHOWN]:
+        if parts[name].kind == "affine" and any(parts[step].kind == "affine" for step in steps if step in parts):
+            steps.append("relu")
+        steps.append(name)
+    more = ",…" if len(parts) > _SHOWN else ""
+    listed = ",".join(steps) + more
+    return f"give the layers in the network's order, if this is it: --layers {listed} (or layers=[…])"
 
 
 def _with_relus(names: Sequence[str], parts: Mapping[str, Part]) -> list[str]:
@@ -266,7 +276,7 @@ def _place_relu(stretch: Sequence[str], parts: Mapping[str, Part]) -> list[str]:
             where = " and ".join(stretch)
             raise LoadError(
                 f"where the activation between {where} stands is not known",
-                remedy="give the layer list, for instance --layers 0,1,relu,3 (or layers=[…])",
+                remedy=_suggest(parts),
             )
         at = gaps[0] if gaps else at
     return [*stretch[:at], "relu", *stretch[at:]]

@@ -21,14 +21,18 @@ from deploy.loaders.chain import Chain
 from deploy.loaders.result import Loaded, Settings
 from deploy.loaders.tails import close_tail
 from deploy.loaders.weights import check_finite, check_size
+from deploy.reading import read_bounded
 
 __all__ = ["load_nnet"]
+
+MAX_BYTES = 1 << 28
+"""Largest file; the networks of ACAS Xu have 0.3 MB."""
 
 
 def load_nnet(path: Path, settings: Settings) -> Loaded:
     """Read a .nnet file, with its normalisation folded in."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, limit=MAX_BYTES, error=LoadError).decode()
     except UnicodeDecodeError as error:
         raise LoadError(f"not text ({error.reason} at byte {error.start})") from None
     lines = _lines(text)

@@ -2,7 +2,8 @@
 
 from deploy.model.decision import Decision, Rule
 from deploy.model.equilibrium import Equilibrium, FixedPoint
-from deploy.model.mlp import Activation, Affine, Mlp, Tail, apply_activation, apply_tail
+from deploy.model.mlp import Activation, Affine, Mlp, apply_activation
+from deploy.model.network import Tail, apply_tail
 
 Model = Mlp | Equilibrium
 

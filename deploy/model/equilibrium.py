@@ -15,11 +15,10 @@ Axes: ``batch``, ``n_in``, ``n_out``, ``n`` (equilibrium units).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import scipy.linalg
@@ -27,7 +26,7 @@ import scipy.linalg
 from deploy.arrays import Array, frozen
 from deploy.errors import DataError, InputError
 from deploy.model.decision import Decision
-from deploy.model.mlp import Tail, apply_tail, check_rows
+from deploy.model.network import Network, Tail
 
 __all__ = ["Equilibrium", "FixedPoint", "Method"]
 
@@ -63,7 +62,7 @@ class FixedPoint:
 
 
 @dataclass(frozen=True, eq=False)
-class Equilibrium:
+class Equilibrium(Network):
     """A monotone equilibrium network over float64, well-posed by check at construction.
 
     Parameters
@@ -112,11 +111,7 @@ class Equilibrium:
         for name, shape in expected.items():
             if getattr(self, name).shape != shape or 0 in shape:
                 raise InputError(f"shape {getattr(self, name).shape}, expected {shape} with n = {n}", place=name)
-        if not self.input_shape:
-            object.__setattr__(self, "input_shape", (self.n_in,))
-        if int(np.prod(self.input_shape)) != self.n_in:
-            raise InputError(f"input shape {self.input_shape} does not hold {self.n_in} values")
-        self.decision.check_width(self.n_out)
+        self._check_interface()
         if self.monotonicity <= 0:
             raise InputError(
                 f"not well-posed: the least eigenvalue of the symmetric part of I - W is {self.monotonicity:.3g}",
@@ -154,10 +149,6 @@ class Equilibrium:
     def lipschitz(self) -> float:
         """||I - W||_2."""
         return float(np.linalg.norm(np.eye(len(self.W)) - self.W, 2))
-
-    def check_rows(self, x: Array) -> Array:
-        """Give `x` back as (batch, n_in) float64, or raise :class:`DataError`."""
-        return check_rows(x, self.n_in, self.input_shape)
 
     def solve(
         self,
@@ -235,18 +226,6 @@ class Equilibrium:
         """Evaluate: (batch, n_in) -> (batch, n_out)."""
         return np.asarray(self.states(x) @ self.V.T + self.c)
 
-    def outputs(self, x: Array) -> Array:
-        """Evaluate with the tail: (batch, n_in) -> (batch, n_out)."""
-        return apply_tail(self.tail, self.logits(x))
-
-    def decide(self, x: Array) -> Array:
-        """Class index of each row: (batch, n_in) -> (batch,)."""
-        return self.decision.decide(self.logits(x))
-
-    def with_(self, **changes: Any) -> Equilibrium:
-        """Copy with some fields replaced."""
-        return replace(self, **changes)
-
     @cached_property
     def sha256(self) -> str:
         """Hash over everything that decides."""
@@ -254,14 +233,3 @@ class Equilibrium:
         for name in ("W", "U", "b", "V", "c"):
             digest.update(getattr(self, name).tobytes())
         return digest.hexdigest()
-
-    def summary(self) -> Mapping[str, Any]:
-        """Kind, widths, parameters, decision."""
-        return MappingProxyType(
-            {
-                "kind": self.kind,
-                "widths": list(self.widths),
-                "parameters": self.parameters,
-                "decision": self.decision.rule,
-            }
-        )

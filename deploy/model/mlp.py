@@ -6,22 +6,20 @@ Axes: ``batch``, ``n_in``, ``n_out``, ``units`` (of one hidden layer).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from deploy.arrays import Array, frozen
-from deploy.errors import DataError, InputError
+from deploy.errors import InputError
 from deploy.model.decision import Decision
+from deploy.model.network import Network, Tail, check_rows
 
-__all__ = ["Activation", "Affine", "Mlp", "Tail"]
+__all__ = ["Activation", "Affine", "Mlp", "check_rows"]
 
 Activation = Literal["relu", "square"]
-Tail = Literal["none", "softmax", "log_softmax", "sigmoid", "sigmoid_pair"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +64,7 @@ class Affine:
 
 
 @dataclass(frozen=True, eq=False)
-class Mlp:
+class Mlp(Network):
     """Affine layers with one activation between each two, a decision rule, and what was done at load time.
 
     ``logits(x) = A_L(f_{L-1}(… f_1(A_1(x))))`` with every f the ReLU or the square. A network without hidden
@@ -108,16 +106,7 @@ class Mlp:
                 raise InputError(
                     f"gives {first.n_out} values, the next layer takes {second.n_in}", place=f"layer {index}"
                 )
-        if not self.input_shape:
-            object.__setattr__(self, "input_shape", (self.n_in,))
-        if int(np.prod(self.input_shape)) != self.n_in:
-            raise InputError(f"input shape {self.input_shape} does not hold {self.n_in} values")
-        self.decision.check_width(self.n_out)
-        n_classes = 2 if self.decision.rule == "sign" else self.n_out
-        if self.classes is not None and len(self.classes) != n_classes:
-            raise InputError(f"{len(self.classes)} class labels for {n_classes} classes")
-        if self.features is not None and len(self.features) != self.n_in:
-            raise InputError(f"{len(self.features)} feature names for {self.n_in} inputs")
+        self._check_interface()
 
     @property
     def n_in(self) -> int:
@@ -139,13 +128,6 @@ class Mlp:
         """Number of weights and biases."""
         return sum(layer.weight.size + layer.bias.size for layer in self.affines)
 
-    def check_rows(self, x: Array) -> Array:
-        """Give `x` back as (batch, n_in) float64, or raise :class:`DataError`.
-
-        Rows may come flat or in the file's own input shape.
-        """
-        return check_rows(x, self.n_in, self.input_shape)
-
     def preactivations(self, x: Array) -> list[Array]:
         """Input of each activation, then the logits: L arrays (batch, units); `x` is (batch, n_in)."""
         found: list[Array] = []
@@ -164,18 +146,6 @@ class Mlp:
             h = apply_activation(activation, layer(h))
         return self.affines[-1](h)
 
-    def outputs(self, x: Array) -> Array:
-        """Evaluate with the tail that the file had: (batch, n_in) -> (batch, n_out)."""
-        return apply_tail(self.tail, self.logits(x))
-
-    def decide(self, x: Array) -> Array:
-        """Class index of each row: (batch, n_in) -> (batch,)."""
-        return self.decision.decide(self.logits(x))
-
-    def with_(self, **changes: Any) -> Mlp:
-        """Copy with some fields replaced."""
-        return replace(self, **changes)
-
     @cached_property
     def sha256(self) -> str:
         """Hash over everything that decides: shapes, weights, biases, activations, rule, tail."""
@@ -185,54 +155,7 @@ class Mlp:
             digest.update(layer.bias.tobytes())
         return digest.hexdigest()
 
-    def summary(self) -> Mapping[str, Any]:
-        """What people and the manifest are told: kind, widths, parameters, decision."""
-        return MappingProxyType(
-            {
-                "kind": self.kind,
-                "widths": list(self.widths),
-                "parameters": self.parameters,
-                "decision": self.decision.rule,
-            }
-        )
-
-
-def check_rows(x: Array, n_in: int, input_shape: tuple[int, ...]) -> Array:
-    """Give `x` back as (batch, n_in) float64; rows may come flat or in the model's own input shape."""
-    rows = np.asarray(x, dtype=np.float64)
-    if rows.ndim > 2 and rows.shape[1:] == input_shape:
-        rows = rows.reshape(len(rows), -1)
-    if rows.ndim == 1 and rows.shape == (n_in,):
-        rows = rows[None]
-    if rows.ndim != 2 or rows.shape[1] != n_in:
-        raise DataError(
-            f"rows of shape {rows.shape}, the model takes {n_in} values a row",
-            remedy=f"give an array of shape (rows, {n_in})",
-        )
-    if not np.isfinite(rows).all():
-        bad = np.argwhere(~np.isfinite(rows))[0]
-        raise DataError(f"value {rows[tuple(bad)]} is not finite", place=f"row {bad[0]}, column {bad[1]}")
-    return rows
-
 
 def apply_activation(activation: Activation, z: Array) -> Array:
     """Apply the ReLU or the square elementwise; a NaN stays a NaN."""
     return np.maximum(z, 0.0) if activation == "relu" else z * z
-
-
-def apply_tail(tail: Tail, logits: Array) -> Array:
-    """Apply softmax, log-softmax or the logistic function row by row: (batch, n_out) -> the same shape.
-
-    "sigmoid_pair" gives [1 - p, p] for the one logit of a binary classifier: (batch, 1) -> (batch, 2).
-    """
-    from scipy.special import expit, log_softmax, softmax
-
-    if tail == "softmax":
-        return np.asarray(softmax(logits, axis=1))
-    if tail == "log_softmax":
-        return np.asarray(log_softmax(logits, axis=1))
-    if tail == "sigmoid":
-        return np.asarray(expit(logits))
-    if tail == "sigmoid_pair":
-        return np.hstack([expit(-logits), expit(logits)])
-    return logits

@@ -14,10 +14,12 @@ from deploy.requirement import require
 __all__ = ["draw_agreement", "draw_panel"]
 
 COLOURS = ("#2b5d8a", "#c8642c", "#4f8a4b", "#8a4f7d", "#7a6a3a", "#5b5b66")
+_LONGEST = 28
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "relu-deploy",
     "font.family": "sans-serif",
+    "text.parse_math": False,  # names are the user's, and a $ in them is a $
     "font.size": 9.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -45,11 +47,11 @@ def draw_agreement(targets: Mapping[str, Mapping[str, Any]]) -> str:
         lowest = min(targets[name]["agreement_interval"][0] for name in names)
         axes.set_xlim(max(0.0, lowest - 0.1 * (1 - lowest) - 1e-3), 1 + 0.02 * (1 - lowest) + 1e-4)
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks(range(len(names)), names)
+        axes.set_yticks(range(len(names)), [_short(name) for name in names])
         axes.set_xlabel("share of held-out rows decided as the original, 95 % interval")
         axes.grid(axis="y", visible=False)
 
-    return _svg(draw, height=0.7 + 0.35 * len(names))
+    return _svg(draw, height=0.7 + 0.3 * len(names))
 
 
 def draw_panel(panel: Mapping[str, Any]) -> str:
@@ -68,13 +70,15 @@ def draw_panel(panel: Mapping[str, Any]) -> str:
         axes.set_xlabel(panel.get("x_label", ""))
         axes.set_ylabel(panel.get("y_label", ""))
 
-    return _svg(draw, height=2.6)
+    return _svg(draw, height=2.2)
 
 
 def _draw_lines(axes: Any, data: Mapping[str, Any], style: str = "-") -> None:
     for index, (name, values) in enumerate(data["series"].items()):
         colour = COLOURS[index % len(COLOURS)]
-        axes.plot(data["x"], _numbers(values), style, label=name, color=colour, markersize=3.5, linewidth=1.4)
+        axes.plot(
+            data["x"], _numbers(values), style, label=_short(name), color=colour, markersize=3.5, linewidth=1.4
+        )
     _legend(axes, data["series"])
 
 
@@ -87,10 +91,13 @@ def _draw_bars(axes: Any, data: Mapping[str, Any]) -> None:
     width = 0.8 / max(len(series), 1)
     for index, (name, values) in enumerate(series.items()):
         places = [place + (index - (len(series) - 1) / 2) * width for place in range(len(labels))]
-        axes.bar(places, _numbers(values), width, label=name, color=COLOURS[index % len(COLOURS)])
-    many = len(labels) > 8
+        axes.bar(places, _numbers(values), width, label=_short(name), color=COLOURS[index % len(COLOURS)])
+    many = len(labels) > 6
     axes.set_xticks(
-        range(len(labels)), [str(label) for label in labels], rotation=60 if many else 0, fontsize=7 if many else 9
+        range(len(labels)),
+        [_short(label) for label in labels],
+        rotation=60 if many else 0,
+        fontsize=7 if many else 9,
     )
     axes.grid(axis="x", visible=False)
     _legend(axes, series)
@@ -110,7 +117,13 @@ def _draw_image(axes: Any, data: Mapping[str, Any]) -> None:
 
 def _legend(axes: Any, series: Mapping[str, Any]) -> None:
     if len(series) > 1:
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0)
+
+
+def _short(name: Any) -> str:
+    """A name that leaves room for the figure, without characters that XML cannot hold."""
+    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(name))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _numbers(values: Sequence[Any]) -> list[float]:
@@ -118,11 +131,11 @@ def _numbers(values: Sequence[Any]) -> list[float]:
 
 
 def _svg(draw: Any, *, height: float) -> str:
-    """Draw into one pair of axes, 6.4 inches wide, and give the <svg> element."""
+    """Draw into one pair of axes, 4.8 inches wide (text is read on a phone too), and give the <svg> element."""
     matplotlib = require("matplotlib", extra="report")
     figure_module = require("matplotlib.figure", extra="report")
     with matplotlib.rc_context(_STYLE):
-        figure = figure_module.Figure(figsize=(6.4, height), layout="constrained")
+        figure = figure_module.Figure(figsize=(4.8, height), layout="constrained")
         draw(figure.subplots())
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

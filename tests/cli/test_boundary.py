@@ -15,8 +15,10 @@ import pytest
 
 from deploy.cli.app import find_command
 from deploy.cli.main import run
-from deploy.cli.verb import as_verb
+from deploy.cli.verb import as_verb, environment_variable
 from deploy.cli.verbs import VERBS
+from deploy.errors import DeployError
+from deploy.registry import Problem
 
 HEAVY = {"torch", "tenseal", "onnx", "matplotlib", "numba", "onnxruntime", "cvxpy", "ray", "fastapi", "pyarrow"}
 COMMAND = [sys.executable, "-c", "import sys; from deploy.cli.main import main; main()"]
@@ -60,6 +62,22 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture[str
     found = capsys.readouterr()
     assert f"relu-deploy {verb}" in found.out
     assert found.err == ""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_fits_a_terminal_and_names_the_rule_of_variables_once(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run([verb, "--help"]) == 0
+    found = capsys.readouterr().out
+    assert max(map(len, found.splitlines())) <= 100
+    assert found.count("RELU_DEPLOY_FAIL_UNDER") == 1
+    assert "<bool>" not in found
+    for option in options_of(verb):
+        unusual = option.envvar != environment_variable(option.opts[0])
+        shown = f"[env var: {option.envvar}]" in " ".join(found.replace("│", " ").split())
+        assert shown is unusual, option.name
 
 
 @pytest.mark.parametrize(
@@ -197,3 +215,44 @@ def test_nothing_is_coloured_where_nobody_looks(monkeypatch: pytest.MonkeyPatch)
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("relu-deploy ")
+
+
+def test_a_name_cannot_move_the_cursor_of_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", "\x1b[2J\x9b31m.onnx"]) == 4
+    assert "\\x1b[2J\\x9b31m.onnx: no such file" in capsys.readouterr().err
+
+
+def test_what_a_terminal_shows_has_no_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("deploy.registry.problems", lambda: [Problem("x", DeployError("\x1b]0;title\x07"))])
+    assert run(["targets"]) == 0
+    assert "\x1b" in capsys.readouterr().out  # a file gets the bytes
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert run(["targets"]) == 0
+    assert "\\x1b]0;title\\x07" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("presses", [1, 3])
+def test_an_import_is_finished_before_ctrl_c_is_heard(tmp_path: Path, presses: int) -> None:
+    """Half-done imports of modules in C and Rust end in other errors, or in an abort."""
+    (tmp_path / "pressed.py").write_text(
+        "import os, signal, time\n"
+        f"for _ in range({presses}):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.05)\n"
+        "print('imported', flush=True)\n"
+    )
+    code = (
+        "import deploy.registry, time\n"
+        "from deploy.cli.main import main\n"
+        "def problems():\n"
+        "    import pressed\n"
+        "    time.sleep(30)\n"
+        "deploy.registry.problems = problems\n"
+        "main()\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, "targets"], capture_output=True, text=True, timeout=25, cwd=tmp_path
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (130, "imported\n", "interrupted\n")

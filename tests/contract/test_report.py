@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -40,13 +41,15 @@ def bundle(tmp_path: Path, x: np.ndarray) -> Bundle:
 
 
 class Reader(HTMLParser):
-    """Collects what a page refers to, its identifiers and its words."""
+    """Collects what a page refers to, its identifiers, tags, attributes and words."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.references: list[str] = []
         self.identifiers: list[str] = []
         self.words = ""
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
         self.feed(page)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
@@ -55,6 +58,8 @@ class Reader(HTMLParser):
                 self.references.append(value or "")
             if name == "id":
                 self.identifiers.append(value or "")
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attributes}
         assert tag not in ("script", "link", "iframe", "img")
 
     def handle_data(self, data: str) -> None:
@@ -84,16 +89,63 @@ def test_a_page_needs_the_manifest_and_the_report_alone(bundle: Bundle) -> None:
     assert render_report(replace(bundle, files={})) == render_report(bundle)
 
 
+def test_tables_have_the_whole_width_and_labels_where_a_phone_stacks_them(bundle: Bundle) -> None:
+    page = render_report(bundle)
+    assert page.count('<figure class="wide">') == sum(
+        panel["form"] == "table" for panel in bundle.report()["targets"]["toy"]["panels"]
+    )
+    stacks = re.findall(r'<table class="stack">(.*?)</table>', page, re.DOTALL)
+    assert stacks
+    for stack in stacks:
+        head, *rows = stack.split("</tr>")[:-1]
+        titles = re.findall(r"<th[^>]*>(.*?)</th>", head)[1:]
+        for row in rows:
+            assert re.findall('data-label="(.*?)"', row) == titles
+
+
 def test_the_same_bundle_gives_the_same_page(bundle: Bundle) -> None:
     assert render_report(bundle) == render_report(Bundle.read(bundle.path))
 
 
-def test_a_hostile_name_stays_text(bundle: Bundle) -> None:
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</style></svg><iframe src=//a.b></iframe>",
+    "{{ 7 * 7 }}{% include 'style.css' %}",
+    "$\\frac{1$ & \x00 \x1b[31m " + "long" * 500,
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_stays_text(bundle: Bundle, name: str) -> None:
+    """Of a layer, a class, a feature, a note, an option, a target, the bundle; in tables and in figures."""
+    plain = Reader(render_report(bundle))
+    report = bundle.report()
+    entry = report["targets"]["toy"]
+    for panel in entry["panels"]:
+        panel.update(title=name, caption=name, x_label="", y_label="")
+    forms = [
+        {"form": "bar", "data": {"labels": [name, "b"], "series": {name: [1, 2], "other": [2, 1]}}},
+        {"form": "table", "data": {"columns": [name], "rows": [[name]]}},
+    ]
+    entry["panels"] += [{"title": name, "caption": name, "x_label": "", "y_label": "", **form} for form in forms]
+    entry["reference"] = entry["worst_rows"][0]["sha256"] = name
     named = bundle.manifest.model_copy(deep=True)
-    named.model.names[0] = "<script>alert(1)</script>"
-    page = render_report(replace(bundle, manifest=named))
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
+    named.model.names[0] = named.model.tail = name
+    named.model.notes.append(name)
+    named.targets["toy"].options = {name: name}
+    named.targets["toy"].guarantee = name
+    named.targets[name] = named.targets["toy"]
+    report["targets"][name] = entry
+    reports = {"reports/fidelity.json": json.dumps(report).encode()}
+    hostile = replace(bundle, manifest=named, reports=reports, path=Path(name.replace("/", "").replace("\0", "")))
+    page = render_report(hostile)
+    read = Reader(page)
+    assert read.tags <= plain.tags | {"ul", "li", "figcaption"}
+    assert not any(attribute.startswith("on") for attribute in read.attributes)
+    assert " ".join(name.replace("\0", "").split()) in " ".join(read.words.replace("\0", "").split())
+    comparison = Reader(render_comparison(compare_bundles(hostile, bundle)))
+    assert comparison.tags <= plain.tags | {"br"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import copying_target
 import numpy as np
@@ -11,10 +12,10 @@ import pytest
 from networks import random_mlp
 
 from deploy.bundle import Bundle
-from deploy.conversion import convert, stated_guard
+from deploy.conversion import convert, extend, stated_guard
 from deploy.dataset import Calibration, HeldOut
-from deploy.errors import DataError, ModelRefused, OverlapError, RequirementMissing, UsageError
-from deploy.evaluation import evaluate, merge_report
+from deploy.errors import BundleError, DataError, ModelRefused, OverlapError, RequirementMissing, UsageError
+from deploy.evaluation import evaluate, merge_report, replaced_figures, store_report
 from deploy.fidelity import agreement_interval
 from deploy.requirement import Requirement
 
@@ -164,3 +165,46 @@ def test_a_report_replaces_only_what_was_evaluated() -> None:
     after = merge_report(before, {"rows": 9, "targets": {"b": {"agreement": 1.0}}})
     assert after["targets"]["a"] == {"rows": 1}
     assert after["targets"]["b"] == {"agreement": 1.0, "evaluation": {"rows": 9}}
+
+
+def test_what_a_report_replaces_is_said_and_real_runs_on_the_same_rows_are_kept() -> None:
+    def judged(rows: str, *engines: str) -> dict[str, Any]:
+        runs = [{"engine": engine, "rows": 5, "agreement": 1.0} for engine in engines]
+        return {
+            "rows": 9,
+            "source": "x.npz",
+            "rows_sha256": rows,
+            "targets": {"a": {"agreement": 0.5, "real": runs}},
+        }
+
+    first = merge_report({"targets": {}}, judged("r", "slow", "fast"))
+    assert replaced_figures({"targets": {}}, judged("r")) == {}
+    again = judged("r", "fast")
+    assert [run["engine"] for run in merge_report(first, again)["targets"]["a"]["real"]] == ["slow", "fast"]
+    assert replaced_figures(first, again) == {
+        "a": {
+            "rows": 9,
+            "source": "x.npz",
+            "agreement": 0.5,
+            "real": [{"engine": "fast", "rows": 5, "agreement": 1.0}],
+        }
+    }
+    other = judged("s")
+    assert merge_report(first, other)["targets"]["a"]["real"] == []
+    assert [run["engine"] for run in replaced_figures(first, other)["a"]["real"]] == ["slow", "fast"]
+
+
+def test_figures_are_not_stored_in_a_bundle_that_took_the_place_of_the_judged_one(
+    bundle: Bundle, rows: np.ndarray
+) -> None:
+    found = evaluate(bundle, HeldOut(rows[30:]))
+    assert store_report(bundle, found) == {}
+    (bundle.path / "reports/.fidelity.json.tmp").write_bytes(b"{")  # another one is just being written
+    assert store_report(bundle, found)["copy"]["rows"] == len(rows) - 30
+    options = {"copy": copying_target.Options(shift=9.0)}
+    extension = extend(bundle, Calibration(rows[:5]), options)
+    convert(bundle.model, Calibration(rows[:9]), options).write(bundle.path, force=True)
+    for act in (lambda: store_report(bundle, found), lambda: extension.write(bundle.path, force=True)):
+        with pytest.raises(BundleError, match="was replaced by another bundle in the meantime; run this again"):
+            act()
+    assert Bundle.read(bundle.path).report() == {"targets": {}}

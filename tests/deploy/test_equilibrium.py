@@ -102,3 +102,14 @@ def test_a_trained_network_gives_its_published_answers(inputs: Path) -> None:
     net = Equilibrium(*(arrays[name] for name in "WUbVc"), decision=Decision("argmax"))
     assert net.monotonicity >= float(arrays["m"]) - 1e-6  # trained in float32
     assert net.logits(expected["x"]) == pytest.approx(expected["y"], abs=1e-4)  # the file's own solver tolerance
+
+
+def test_labels_and_names_that_do_not_fit_are_refused() -> None:
+    net = random_equilibrium(np.random.default_rng(0), 3, 5, 2)
+    for changes, cause in (
+        ({"classes": ("a",)}, "1 class labels for 2 classes"),
+        ({"features": ("x", "y")}, "2 feature names for 3 inputs"),
+        ({"input_shape": (2, 2)}, r"input shape \(2, 2\) does not hold 3 values"),
+    ):
+        with pytest.raises(InputError, match=cause):
+            net.with_(**changes)

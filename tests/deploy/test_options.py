@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import copying_target
 import pytest
+from pydantic import BaseModel, Field
 
 from deploy.errors import UsageError
-from deploy.options import describe_options, parse_options
+from deploy.options import describe_options, options_text, parse_options, parse_settings
 
 TARGETS = {"copy": copying_target.target}
 
@@ -64,7 +66,35 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, match: str) -> None:
         parse_options(TARGETS, file=tmp_path / "none.toml")
 
 
-def test_options_are_described() -> None:
-    shift, refuse, *_ = describe_options(copying_target.Options)
-    assert shift == {"name": "shift", "type": "number", "default": 0.0, "meaning": "added to the first logit"}
-    assert refuse["type"] == "boolean"
+def test_options_are_described_as_they_are_typed() -> None:
+    shift, refuse, *_, sizes = describe_options(copying_target.Options)
+    assert shift == {
+        "name": "shift",
+        "type": "number",
+        "takes": "number",
+        "default": 0.0,
+        "meaning": "added to the first logit",
+    }
+    assert refuse["takes"] == "true | false"
+    assert sizes["takes"] == "[integer, …]"
+
+
+def test_what_people_read_fits_their_terminal_and_can_be_typed() -> None:
+    class Wide(BaseModel):
+        kind: Literal["this", "that", "a-third-one", "and-a-fourth", "fifth-with-a-long-name", "sixth"] = "this"
+        box: tuple[float, float] | None = Field(None, description="many words " * 30)
+        note: str = ""
+
+    described = describe_options(Wide)
+    found = options_text(described, prefix="--set wide.", width=60)
+    assert max(map(len, found.splitlines())) <= 60
+    assert "--set wide.kind=this  (this | that | a-third-one |" in found
+    assert "--set wide.box=null  ([number, number] | null)" in found
+    assert "--set wide.note  (text)" in found
+    for option in described:
+        if option["default"] != "":
+            line = next(line for line in found.splitlines() if f"wide.{option['name']}=" in line)
+            typed = line.split()[1].removeprefix("wide.")
+            assert (
+                getattr(parse_settings(Wide, [typed], what="x", name="wide"), option["name"]) == option["default"]
+            )

@@ -139,3 +139,50 @@ def test_an_interrupt_at_any_moment_leaves_the_old_or_the_new(tmp_path: Path) ->
             contents = {path.read_bytes() for path in (tmp_path / "t").rglob("f")}
             assert len(contents) == 1
             assert len(list((tmp_path / "t").rglob("f"))) == 20
+
+
+@pytest.mark.parametrize("write", ["file", "tree"])
+def test_of_two_writers_at_once_one_wins_and_one_is_told(tmp_path: Path, write: str) -> None:
+    """Both have seen that nothing is there; the second comes to the last step when the first is done."""
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "import deploy.writing as writing\n"
+        "from deploy.errors import OutputExists\n"
+        "sync = writing._sync_tree, writing.os.fsync\n"
+        "def wait(real):\n"
+        "    def waiting(given):\n"
+        "        real(given)\n"
+        "        print('here', flush=True)\n"
+        "        sys.stdin.readline()\n"
+        "    return waiting\n"
+        "place, what = Path(sys.argv[1]), sys.argv[2].encode()\n"
+        "try:\n"
+        "    if sys.argv[3] == 'tree':\n"
+        "        writing._sync_tree = wait(sync[0])\n"
+        "        writing.write_tree(place, {'a': what, 'b/c': what})\n"
+        "    else:\n"
+        "        writing.os.fsync = wait(sync[1])\n"
+        "        writing.write_file(place, what)\n"
+        "    print('done')\n"
+        "except OutputExists as error:\n"
+        "    print(error)\n"
+    )
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "out"), name, write],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("first", "second")
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "here\n"
+    said = [writer.communicate("\n" * 9, timeout=60)[0] for writer in writers]
+    assert "done" in said[0]
+    assert "exists already" in said[1]
+    assert os.listdir(tmp_path) == ["out"]
+    found = tmp_path / "out" if write == "file" else tmp_path / "out/b/c"
+    assert found.read_text() == "first"

@@ -236,3 +236,18 @@ def test_one_output_that_decides_by_value_is_said_unless_it_was_asked_for(rng) -
     assert "give a tolerance" in deploy.load(arrays).notes[-1]
     for asked in (Decision("value", 0.1), Decision("sign")):
         assert not [note for note in deploy.load(arrays, decision=asked).notes if "tolerance" in note]
+
+
+def test_the_layer_list_that_is_suggested_is_of_the_files_own_names() -> None:
+    """It can be given as it stands where the names are in order."""
+    tensors = {"enc.0.weight": np.eye(3), "enc.1.running_var": np.ones(3), "out.weight": np.ones((2, 3))}
+    with pytest.raises(LoadError, match=r"--layers enc\.0,enc\.1,relu,out,relu,x \(or layers"):
+        deploy.load({**tensors, "enc.1.running_mean": np.zeros(3), "x.weight": np.ones((2, 7))})
+    numbered = {name.removeprefix("enc.").replace("out", "2"): array for name, array in tensors.items()}
+    numbered = {**numbered, "1.running_mean": np.zeros(3)}
+    with pytest.raises(LoadError, match=r"--layers 0,1,relu,2 \(or layers"):
+        deploy.load(numbered)
+    assert deploy.load(numbered, layers="0,1,relu,2").widths == (3, 3, 2)
+    many = {f"fc{index}.weight": np.ones((2, 3)) for index in range(40)}
+    with pytest.raises(LoadError, match=r"--layers fc0,relu,fc1,.*,fc11,… \(or layers"):
+        deploy.load(many)

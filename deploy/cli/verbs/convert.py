@@ -95,6 +95,7 @@ def run(
         for note in network.notes:
             progress.say(f"note: {note}")
     rows = Calibration.read(calibration, divide_by=divide_by, label_column=label_column)
+    guard = read_input_box(input_box, network) if input_box else None
     judged = HeldOut.read(held_out, divide_by=divide_by, label_column=label_column) if held_out else None
     guard = read_input_box(input_box, network) if input_box else None
     seen = bundle.calibration_hashes if bundle is not None else frozenset()

@@ -10,10 +10,12 @@ import typer
 from deploy.cli.arguments import Force
 from deploy.cli.remote import ArchiveFile, PassphraseFile, open_archive, read_archive_argument, read_passphrase
 from deploy.cli.verbs.predict import decisions_document, text, write_predictions
-from deploy.errors import InputError
 from deploy.target import Command, Json
 
 __all__ = ["command"]
+
+MAX_EXCHANGE = 1 << 30
+"""Largest request or answer file, in bytes."""
 
 
 def run(
@@ -34,20 +36,14 @@ def run(
     from deploy.client import read_key_files
     from deploy.client.keyfile import ARCHIVE_FILE
     from deploy.client.offline import decrypt_answer
+    from deploy.reading import read_bounded
 
     opened = open_archive(read_archive_argument(archive or keys / ARCHIVE_FILE, target))
     found = read_key_files(keys, passphrase=read_passphrase(passphrase_file))
-    asked = None if request is None else _read(request)
-    logits = decrypt_answer(opened, found, _read(answer), request=asked)
+    asked = None if request is None else read_bounded(request, limit=MAX_EXCHANGE)
+    logits = decrypt_answer(opened, found, read_bounded(answer, limit=MAX_EXCHANGE), request=asked)
     document = decisions_document(opened.interface, logits, first_row=0, target=opened.target)
     return write_predictions(document, output, force=force)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", place=str(path)) from None
 
 
 command = Command(help="Decrypt an answer file and decide its rows.", run=run, text=text)

@@ -37,7 +37,7 @@ def run(
 ) -> Json:
     """Convert, evaluate with real runs, and draw the report."""
     from deploy.bundle import TOP_NAMES, Bundle
-    from deploy.evaluation import merge_report
+    from deploy.evaluation import store_report
     from deploy.writing import check_absent, storage_errors
 
     bundle_path, page_path = output / "digits.bundle", output / "report.html"
@@ -51,7 +51,7 @@ def run(
     evaluated: dict[str, Any] = {"targets": {}}
     for name in bundle.targets:
         found = _evaluate(bundle, name, real=real, missing=missing, progress=progress)
-        bundle.write_report(merge_report(Bundle.read(bundle_path).report(), found))
+        store_report(bundle, found)
         evaluated["targets"].update(found["targets"])
     for setting in also or []:
         name = setting.partition(".")[0]

@@ -52,7 +52,7 @@ def run(
     """Judge, keep the report in the bundle, and give it."""
     from deploy.bundle import Bundle
     from deploy.dataset import HeldOut
-    from deploy.evaluation import evaluate, merge_report
+    from deploy.evaluation import evaluate, store_report
 
     opened = Bundle.read(bundle)
     rows = HeldOut.read(data, labels=labels, label_column=label_column, divide_by=divide_by)
@@ -67,7 +67,7 @@ def run(
     )
     document = _without_panels(found)
     try:
-        opened.write_report(merge_report(opened.report(), found))
+        document["replaced"] = store_report(opened, found)
         if keep_rows is not None:
             _keep_rows(keep_rows, document, rows)
     except DeployError as error:
@@ -157,7 +157,16 @@ def text(document: Json) -> str:
         lines.append(
             f"{document['rows_outside_activation_guard']} rows leave the pre-activations seen in calibration"
         )
-    return "\n".join([*lines, fidelity_table(document["targets"])])
+    lines.append(fidelity_table(document["targets"]))
+    lines += [_replaced_line(name, old) for name, old in document.get("replaced", {}).items()]
+    return "\n".join(lines)
+
+
+def _replaced_line(name: str, old: dict[str, Any]) -> str:
+    """What of the bundle's report is no longer there."""
+    runs = "".join(f", and the real run by {run['engine']} on {run['rows']} rows" for run in old["real"])
+    source = f" of {old['source']}" if old["source"] else ""
+    return f"{name}: replaces {share(old['agreement'])} on {number(old['rows'])} rows{source}{runs}"
 
 
 command = Command(help="Judge a bundle on held-out rows, by reference and by real runs.", run=run, text=text)

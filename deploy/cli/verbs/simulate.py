@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import textwrap
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -202,14 +203,13 @@ def text(document: Json) -> str:
 def _list_text(studies: list[dict[str, Any]]) -> str:
     if not studies:
         return "no target of this bundle offers a study"
+    from deploy.options import options_text
+
     blocks = []
     for entry in studies:
-        rows = [
-            [option["name"], option["type"], str(option["default"]), option["meaning"]]
-            for option in entry["options"]
-        ]
-        block = f"{entry['study']} ({entry['target']}): {entry['summary']}"
-        blocks.append("\n".join([block, table(["--set", "type", "default", "meaning"], rows)] if rows else [block]))
+        head = f"{entry['study']} ({entry['target']}): {entry['summary']}"
+        options = textwrap.indent(options_text(entry["options"], prefix="--set ", width=98), "  ")
+        blocks.append("\n".join(filter(None, [textwrap.fill(head, 100, subsequent_indent="  "), options])))
     return "\n\n".join(blocks)
 
 

@@ -6,7 +6,6 @@ import textwrap
 from typing import Any
 
 from deploy.target import Command, Json
-from deploy.text import table
 
 __all__ = ["command"]
 
@@ -31,7 +30,7 @@ def run() -> Json:
 
 
 def text(document: Json) -> str:
-    """Draw the list."""
+    """Draw the list, in lines that fit a terminal."""
     assert isinstance(document, dict)
     blocks = [_target_text(name, entry) for name, entry in document["targets"].items()]
     blocks += [f"{name} cannot be used: {cause}" for name, cause in document["problems"].items()]
@@ -39,15 +38,13 @@ def text(document: Json) -> str:
 
 
 def _target_text(name: str, entry: dict[str, Any]) -> str:
+    from deploy.options import options_text
+
     lines = [name]
     for title, key in (("guarantees", "guarantee"), ("does not guarantee", "non_guarantee")):
         lines.append(textwrap.fill(f"{title}: {entry[key]}", 100, initial_indent="  ", subsequent_indent="    "))
     if entry["options"]:
-        rows = [
-            [f"{name}.{option['name']}", option["type"], str(option["default"]), option["meaning"]]
-            for option in entry["options"]
-        ]
-        lines.append(textwrap.indent(table(["--set", "type", "default", "meaning"], rows), "  "))
+        lines.append(textwrap.indent(options_text(entry["options"], prefix=f"--set {name}.", width=98), "  "))
     for verb, meaning in entry["commands"].items():
         lines.append(f"  adds the verb {verb}: {meaning}")
     return "\n".join(lines)

@@ -40,6 +40,12 @@ def read_model(path: Path) -> onnx.ModelProto:
             f"{size:,} bytes, an ONNX file holds at most {MAX_FILE_BYTES:,}",
             remedy="export with external data",
         )
+    with path.open("rb") as file:
+        if file.read(1) == b"\0":  # no tag of protobuf is 0: spares the reading of a file of holes
+            raise LoadError(
+                "not an ONNX model: it starts with a zero byte",
+                remedy="export it again; check that the copy is complete",
+            )
     model = onnx.ModelProto()
     small = detach_weights(path) if size > _DETACHED and not path.is_symlink() else None
     try:

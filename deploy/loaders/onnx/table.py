@@ -17,6 +17,7 @@ from deploy.loaders.chain import Chain
 from deploy.loaders.onnx.graph import Node
 from deploy.loaders.signal import Signal
 from deploy.loaders.tails import Tailed
+from deploy.loaders.values import refuse_constant, refuse_moving
 from deploy.loaders.weights import check_finite
 
 __all__ = [
@@ -90,7 +91,7 @@ def signal_at(node: Node, inputs: Inputs, position: int) -> Signal:
     """The input at `position`, which must depend on the network's input."""
     value = inputs[position] if position < len(inputs) else None
     if not isinstance(value, Signal):
-        raise LoadError(f"input {position} is a constant; supported is one that depends on the network's input")
+        raise refuse_constant(f"input {position}")
     return value
 
 
@@ -99,16 +100,14 @@ def moved_at(node: Node, inputs: Inputs, position: int) -> Signal | Tailed:
     value = inputs[position] if position < len(inputs) else None
     if isinstance(value, Signal | Tailed):
         return value
-    raise LoadError(f"input {position} is a constant; supported is one that depends on the network's input")
+    raise refuse_constant(f"input {position}")
 
 
 def constant_at(node: Node, inputs: Inputs, position: int) -> Array | None:
     """The constant at `position`, or None where it is left out."""
-    if position >= len(inputs) or inputs[position] is None:
-        return None
-    value = inputs[position]
-    if not isinstance(value, np.ndarray):
-        raise LoadError(f"{node.inputs[position]} depends on the network's input; supported is a constant there")
+    value = inputs[position] if position < len(inputs) else None
+    if isinstance(value, Signal | Tailed):
+        raise refuse_moving(node.inputs[position])
     return value
 
 

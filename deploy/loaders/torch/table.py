@@ -13,6 +13,7 @@ from deploy.errors import LoadError
 from deploy.loaders.chain import Chain
 from deploy.loaders.signal import Signal
 from deploy.loaders.tails import Tailed
+from deploy.loaders.values import refuse_constant, refuse_moving
 from deploy.loaders.weights import check_finite
 
 __all__ = [
@@ -82,7 +83,7 @@ def signal_at(arguments: Arguments, *names: str) -> Signal:
         if isinstance(arguments.get(name), Signal):
             signal: Signal = arguments[name]
             return signal
-    raise LoadError(f"{names[0]} is a constant; supported is a value that depends on the network's input")
+    raise refuse_constant(names[0])
 
 
 def constant_at(arguments: Arguments, name: str) -> Array | None:
@@ -90,7 +91,7 @@ def constant_at(arguments: Arguments, name: str) -> Array | None:
     if value is None:
         return None
     if isinstance(value, Signal | Tailed):
-        raise LoadError(f"{name} depends on the network's input; supported is a constant there")
+        raise refuse_moving(name)
     return check_finite(np.asarray(value), name)
 
 
