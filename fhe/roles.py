@@ -6,7 +6,6 @@ computes with evaluation keys. Neither can do the other's part with what its arc
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,14 @@ from deploy.arrays import Array
 from deploy.errors import DataError, WireError
 from deploy.interface import Interface
 from deploy.model.mlp import check_rows
+from deploy.requirement import Requirement
 from deploy.target import KeyPair, Limits, Signature, Tensor
 from fhe.network import PolynomialNetwork
 from fhe.plan import Exchange, Plan
 from fhe.runtime.answer import trace_slots, trim_answer
+from fhe.runtime.backend import Evaluation
 from fhe.runtime.program import Program, check_network, input_slots, program_of, read_answer
-from fhe.runtime.seal import EvaluationKeys, SealBackend, SealContext, load_stream, save_stream
+from fhe.runtime.seal import SealContext, SealEvaluation, load_stream, save_stream
 from fhe.runtime.throughput import ThroughputProgram, batch_slots, read_batch
 from fhe.wire.envelope import Kind, pack, unpack
 from fhe.wire.sizes import (
@@ -35,7 +36,10 @@ from fhe.wire.sizes import (
 )
 from fhe.wire.streams import StreamKind, check_ciphertext, check_key_switching_keys, key_positions
 
-__all__ = ["CkksClientRole", "CkksServerRole", "limits_of"]
+__all__ = ["NUMBA", "CkksClientRole", "CkksServerRole", "limits_of"]
+
+NUMBA = Requirement("numba", 'pip install "relu-deploy[ckks]"', module="numba")
+"""The server's own kernels; without it SEAL computes, the same answers several times slower."""
 
 
 def limits_of(exchange: Exchange) -> Limits:
@@ -91,16 +95,25 @@ class CkksServerRole(_Side):
     ----------
     plan, network : what the server archive holds.
     kept_bytes : plaintexts beyond so many bytes are encoded at each use.
+    kernels : compute with our own kernels, which need numba, or with SEAL; by default with kernels where numba is
+        installed. Answers are the same, byte for byte.
     """
 
-    def __init__(self, plan: Plan, network: PolynomialNetwork, *, kept_bytes: int = 2_000_000_000) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        network: PolynomialNetwork,
+        *,
+        kept_bytes: int = 2_000_000_000,
+        kernels: bool | None = None,
+    ) -> None:
         super().__init__(plan.exchange)
         self.plan = plan
         self.signature = Signature(Tensor("request", "BYTES", (1,)), Tensor("answer", "BYTES", (1,)))
         self._network = network
         check_network(plan, network)
-        self._plaintexts: dict[Hashable, Any] = {}
         self._kept_bytes = kept_bytes
+        self._kernels = NUMBA.is_met() if kernels is None else kernels
 
     def check_key(self, path: Path) -> None:
         """Check an uploaded key file: exact size, structure, every residue; no SEAL call."""
@@ -114,25 +127,28 @@ class CkksServerRole(_Side):
             )
         self._key_streams(path.read_bytes())
 
-    def load_key(self, path: Path) -> EvaluationKeys:
-        """Check once more and load into SEAL."""
-        galois_stream, relin_stream = self._key_streams(path.read_bytes())
-        seal, context = self._context.seal, self._context.context
-        galois = None if galois_stream is None else load_stream(seal.GaloisKeys(), context, galois_stream)
-        relin = None if relin_stream is None else load_stream(seal.RelinKeys(), context, relin_stream)
-        return EvaluationKeys(galois, relin)
+    def load_key(self, path: Path) -> object:
+        """Check once more and load as the backend wants them."""
+        return self._evaluation.load_keys(*self._key_streams(path.read_bytes()))
 
     def infer(self, request: bytes, key: object | None) -> bytes:
         """Answer one request."""
-        if not isinstance(key, EvaluationKeys):
+        if key is None:
             raise WireError("no evaluation keys", code="key_missing", hint="upload keys first", http_status=404)
         kind = self._request_kind
         count = self.exchange.request_ciphertexts
         streams = unpack(request, Kind.REQUEST, self.exchange.key_scope, [kind.size] * count)
         for index, stream in enumerate(streams):
             check_ciphertext(stream, kind, what=f"ciphertext {index}")
-        inputs = [self._context.ciphertext(stream) for stream in streams]
-        return pack(Kind.ANSWER, self.exchange.key_scope, self._evaluate(inputs, key))
+        backend = self._evaluation.backend(key)
+        inputs = self._evaluation.load(streams, kind.scale)
+        program = self._program
+        if isinstance(program, ThroughputProgram):
+            answers = program.run(backend, inputs)
+        else:
+            found = program.run(backend, inputs)
+            answers = [trim_answer(self.exchange, backend.coefficients(answer)) for answer in found]
+        return pack(Kind.ANSWER, self.exchange.key_scope, answers)
 
     @cached_property
     def _program(self) -> Program | ThroughputProgram:
@@ -140,12 +156,13 @@ class CkksServerRole(_Side):
             return ThroughputProgram(self.plan, self._network, self._context)
         return program_of(self.plan, self._network)
 
-    def _evaluate(self, inputs: list[Any], key: EvaluationKeys) -> list[bytes]:
-        program = self._program
-        if isinstance(program, ThroughputProgram):
-            return program.run(key, inputs)
-        backend = SealBackend(self._context, key, self._plaintexts, kept_bytes=self._kept_bytes)
-        return [trim_answer(self.exchange, backend.coefficients(answer)) for answer in program.run(backend, inputs)]
+    @cached_property
+    def _evaluation(self) -> Evaluation:
+        if not self._kernels:
+            return SealEvaluation(self._context, kept_bytes=self._kept_bytes)
+        from fhe.rns.backend import RnsEvaluation
+
+        return RnsEvaluation(self._context, kept_bytes=self._kept_bytes)
 
     def _key_streams(self, data: bytes) -> tuple[memoryview | None, memoryview | None]:
         exchange = self.exchange

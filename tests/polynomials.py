@@ -43,9 +43,11 @@ def interface_for(network: PolynomialNetwork, low: float = 0.0, high: float = 1.
 class Session:
     """A client with keys and a server that holds them."""
 
-    def __init__(self, plan: Plan, network: PolynomialNetwork, folder: Path) -> None:
+    def __init__(
+        self, plan: Plan, network: PolynomialNetwork, folder: Path, *, kernels: bool | None = None
+    ) -> None:
         self.client = CkksClientRole(plan.exchange, interface_for(network))
-        self.server = CkksServerRole(plan, network)
+        self.server = CkksServerRole(plan, network, kernels=kernels)
         self.keys = self.client.generate_keys()
         path = folder / "evaluation.keys"
         path.write_bytes(self.keys.evaluation)

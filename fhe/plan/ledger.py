@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from deploy.errors import PlanError
-from fhe.runtime.backend import Operand
+from fhe.runtime.backend import Operand, sum_of_products
 
 __all__ = ["Ledger", "Trace"]
 
@@ -77,6 +77,9 @@ class Ledger:
     def multiply_plain(self, a: Trace, b: Operand) -> Trace:
         self.counts["encode", a.level] += 1
         return self._fits(self._count("multiply_plain", replace(a, scale=a.scale * b.scale)))
+
+    def dot(self, values: Sequence[Trace], operands: Sequence[Operand]) -> Trace:
+        return sum_of_products(self, values, operands)
 
     def multiply(self, a: Trace, b: Trace) -> Trace:
         return self._fits(self._count("multiply", replace(a, scale=a.scale * b.scale, size=3)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from deploy.arrays import Array
 from fhe.plan.parameters import Parameters
-from fhe.runtime.backend import Operand
+from fhe.runtime.backend import Operand, check_alike, sum_of_products
 
 __all__ = ["ClearValue", "Cleartext"]
 
@@ -55,11 +55,11 @@ class Cleartext:
         return replace(a, slots=np.conj(a.slots))
 
     def add(self, a: ClearValue, b: ClearValue) -> ClearValue:
-        _check_alike(a.level, b.level, a.scale, b.scale)
+        check_alike(a.level, b.level, a.scale, b.scale)
         return replace(a, slots=a.slots + b.slots)
 
     def add_plain(self, a: ClearValue, b: Operand) -> ClearValue:
-        _check_alike(a.level, b.level, a.scale, b.scale)
+        check_alike(a.level, b.level, a.scale, b.scale)
         return replace(a, slots=a.slots + b.slots())
 
     def is_zero(self, b: Operand) -> bool:
@@ -68,11 +68,14 @@ class Cleartext:
         return self._zero[b.name]
 
     def multiply_plain(self, a: ClearValue, b: Operand) -> ClearValue:
-        _check_alike(a.level, b.level, 1.0, 1.0)
+        check_alike(a.level, b.level, 1.0, 1.0)
         return replace(a, slots=a.slots * b.slots(), scale=a.scale * b.scale)
 
+    def dot(self, values: Sequence[ClearValue], operands: Sequence[Operand]) -> ClearValue:
+        return sum_of_products(self, values, operands)
+
     def multiply(self, a: ClearValue, b: ClearValue) -> ClearValue:
-        _check_alike(a.level, b.level, 1.0, 1.0)
+        check_alike(a.level, b.level, 1.0, 1.0)
         return replace(a, slots=a.slots * b.slots, scale=a.scale * b.scale)
 
     def relinearize(self, a: ClearValue) -> ClearValue:
@@ -87,10 +90,3 @@ class Cleartext:
         if level > a.level:
             raise ArithmeticError(f"level {a.level} cannot be raised to {level}")
         return replace(a, level=level)
-
-
-def _check_alike(level: int, other_level: int, scale: float, other_scale: float) -> None:
-    if level != other_level or abs(scale - other_scale) > 1e-12 * scale:
-        raise ArithmeticError(
-            f"level {level} and {other_level}, scale {scale} and {other_scale} do not go together"
-        )

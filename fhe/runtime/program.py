@@ -88,14 +88,17 @@ class Program:
         for giant in reversed(range(plan.giants)):
             if total is not None:
                 total = self._rotate(backend, total, plan.babies)
+            values, operands = [], []
             for stream, rotations in enumerate(babies):
                 for baby, rotation in enumerate(rotations):
                     name = (index, tile, stream, giant, baby)
                     operand = self._diagonal(name, scale / backend.scale(rotation), level)
-                    if backend.is_zero(operand):
-                        continue
-                    term = backend.multiply_plain(rotation, operand)
-                    total = term if total is None else backend.add(total, term)
+                    if not backend.is_zero(operand):
+                        values.append(rotation)
+                        operands.append(operand)
+            if values:
+                term = backend.dot(values, operands)
+                total = term if total is None else backend.add(total, term)
         if total is None:
             raise AssertionError("a product without any diagonal")
         if plan.early:

@@ -7,7 +7,7 @@ SEAL never releases the interpreter's lock: use processes for more than one core
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,11 +18,11 @@ from deploy.arrays import Array
 from deploy.errors import PlanError, WireError
 from deploy.requirement import require
 from fhe.plan.parameters import Parameters
-from fhe.runtime.backend import Operand
+from fhe.runtime.backend import Operand, sum_of_products
 from fhe.wire.sizes import PLAINTEXT_DATA_AT
 from fhe.wire.streams import ParmsId, ciphertext_stream, residues, uncompressed
 
-__all__ = ["EvaluationKeys", "SealBackend", "SealContext", "load_stream", "save_stream"]
+__all__ = ["EvaluationKeys", "SealBackend", "SealContext", "SealEvaluation", "load_stream", "save_stream"]
 
 
 def save_stream(value: Any) -> bytes:
@@ -111,10 +111,16 @@ class SealContext:
         SEAL transforms ciphertexts only: the plaintext goes through one as both of its polynomials.
         """
         n = self.parameters.poly_modulus_degree
-        words = np.frombuffer(save_stream(plain), "<u8", count=n, offset=PLAINTEXT_DATA_AT)
-        pair = self.ciphertext(ciphertext_stream(np.stack([words, words])[:, None], self.parms_ids[1], 1.0))
+        words = self.plain_words(plain, 1)
+        pair = self.ciphertext(ciphertext_stream(np.stack([words, words]), self.parms_ids[1], 1.0))
         self.seal.Evaluator(self.context).transform_from_ntt_inplace(pair)
         return np.asarray(residues(save_stream(pair), n, 1)[0, 0])
+
+    def plain_words(self, plain: Any, level: int) -> Array:
+        """Residues (level, n) of a plaintext."""
+        n = self.parameters.poly_modulus_degree
+        words = np.frombuffer(save_stream(plain), "<u8", count=level * n, offset=PLAINTEXT_DATA_AT)
+        return words.reshape(level, n)
 
     def encode(self, values: Array | complex, level: int, scale: float) -> Any:
         """Encode slots (slots,) or one number for all of them."""
@@ -125,8 +131,41 @@ class SealContext:
         return plain
 
 
+class SealEvaluation:
+    """What a server computes with: keys and requests loaded by SEAL, and the program's backend.
+
+    Parameters
+    ----------
+    context : parameters.
+    kept_bytes : once so many bytes of plaintexts are kept, further ones are encoded at each use.
+    """
+
+    def __init__(self, context: SealContext, *, kept_bytes: int = 2_000_000_000) -> None:
+        self._context = context
+        self._plaintexts: dict[Hashable, Any] = {}
+        self._kept_bytes = kept_bytes
+
+    def load_keys(self, galois: memoryview | None, relin: memoryview | None) -> EvaluationKeys:
+        """Load checked key streams into SEAL."""
+        seal, context = self._context.seal, self._context.context
+        return EvaluationKeys(
+            None if galois is None else load_stream(seal.GaloisKeys(), context, galois),
+            None if relin is None else load_stream(seal.RelinKeys(), context, relin),
+        )
+
+    def load(self, streams: Sequence[memoryview], scale: float) -> list[Any]:
+        """Load the checked streams of a request, which say their scale."""
+        return [self._context.ciphertext(stream) for stream in streams]
+
+    def backend(self, keys: object) -> SealBackend:
+        """The primitives with one client's keys."""
+        if not isinstance(keys, EvaluationKeys):
+            raise TypeError("keys that another evaluation loaded")
+        return SealBackend(self._context, keys, self._plaintexts, kept_bytes=self._kept_bytes)
+
+
 class SealBackend:
-    """A backend (:class:`fhe.runtime.backend.Backend`) on ciphertexts.
+    """A backend (:class:`fhe.runtime.backend.CiphertextBackend`) on ciphertexts of SEAL.
 
     Parameters
     ----------
@@ -169,6 +208,11 @@ class SealBackend:
         self._evaluator.add(a, b, result)
         return result
 
+    def subtract(self, a: Any, b: Any) -> Any:
+        result = self._seal.Ciphertext()
+        self._evaluator.sub(a, b, result)
+        return result
+
     def add_plain(self, a: Any, b: Operand) -> Any:
         result = self._seal.Ciphertext()
         self._evaluator.add_plain(a, self._plaintext(b), result)
@@ -181,6 +225,9 @@ class SealBackend:
         result = self._seal.Ciphertext()
         self._evaluator.multiply_plain(a, self._plaintext(b), result)
         return result
+
+    def dot(self, values: Sequence[Any], operands: Sequence[Operand]) -> Any:
+        return sum_of_products(self, values, operands)
 
     def multiply(self, a: Any, b: Any) -> Any:
         result = self._seal.Ciphertext()
@@ -207,8 +254,13 @@ class SealBackend:
         self._evaluator.mod_switch_to(a, list(self._context.parms_ids[level]), result)
         return result
 
+    def words(self, a: Any) -> Array:
+        return residues(save_stream(a), self._order // 2, self.level(a))
+
+    def value(self, words: Array, scale: float) -> Any:
+        return self._context.ciphertext(ciphertext_stream(words, self._context.parms_ids[words.shape[1]], scale))
+
     def coefficients(self, a: Any) -> bytes:
-        """The stream of a ciphertext whose polynomials are written as coefficients; `a` is used up."""
         self._evaluator.transform_from_ntt_inplace(a)
         return save_stream(a)
 
@@ -223,6 +275,6 @@ class SealBackend:
         values = operand.slots()
         plain = None if values is None else self._context.encode(values, operand.level, operand.scale)
         size = len(self._plaintexts) * 8 * self._order // 2 * operand.level
-        if plain is None or size < self._kept_bytes:
+        if plain is None or (size < self._kept_bytes and not isinstance(values, float)):
             self._plaintexts[operand.name] = plain
         return plain

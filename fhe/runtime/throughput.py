@@ -2,8 +2,7 @@
 
 A ciphertext is residues modulo each prime; a sum of ciphertexts with integer weights is the same sum of residues.
 Residues are cut into limbs small enough that double-precision products and sums stay below 2**53, so that BLAS
-computes exact integers; the limbs are put together modulo the prime, and SEAL checks what comes back when it loads
-it.
+computes exact integers; the limbs are put together modulo the prime.
 
 Axes: ``columns`` (ciphertexts that come in), ``units`` (ciphertexts that come out), ``n`` (coefficients).
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,13 +20,17 @@ from fhe.network import PolynomialNetwork
 from fhe.plan.plan import Exchange, Plan
 from fhe.plan.stages import reduce_network
 from fhe.plan.throughput import UnitStage, unit_stages
-from fhe.runtime.seal import EvaluationKeys, SealContext, save_stream
-from fhe.wire.sizes import PLAINTEXT_DATA_AT
-from fhe.wire.streams import ciphertext_stream, residues
+from fhe.runtime.backend import CiphertextBackend, Operand, sum_of_products
+from fhe.runtime.seal import SealContext
+from fhe.wire.streams import ciphertext_stream
 
 __all__ = ["ThroughputProgram", "batch_slots", "integer_product", "read_batch", "run_batch_in_clear"]
 
+Ct = TypeVar("Ct")
+
 _EXACT_BITS = 53
+_TURN = complex(0, math.sqrt(2))
+"""The plaintext of this number at scale 1 has whole coefficients, so no rounding."""
 
 
 def batch_slots(exchange: Exchange, x: Array) -> list[Array]:
@@ -123,37 +126,36 @@ class ThroughputProgram:
         self._context = context
         self._stages, self._weights, self._bits = _integer_stages(plan, network)
         self._plans = plan.stages
-        self._evaluator = context.seal.Evaluator(context.context)
-        self._turns: dict[int, Any] = {}
+        self._turns: dict[int, Array] = {}
 
-    def run(self, keys: EvaluationKeys, inputs: Sequence[Any]) -> list[bytes]:
+    def run(self, backend: CiphertextBackend[Ct], inputs: Sequence[Ct]) -> list[bytes]:
         """Answer streams, one per output, from one ciphertext per feature."""
-        level = self._exchange.parameters.levels
-        scale = self._exchange.input_scale
-        columns = self._residues(inputs, level)
+        values, scale = inputs, self._exchange.input_scale
         for index, stage in enumerate(self._stages):
             scale *= 2.0 ** self._bits[index]
-            streams = self._product(index, columns, level, scale)
+            products = self._product(index, self._residues(backend, values), scale)
             if not stage.square.size:
-                return streams
-            values = [self._activate(index, unit, stream, keys) for unit, stream in enumerate(streams)]
-            level = int(values[0].coeff_modulus_size())
-            scale = float(values[0].scale)
-            columns = self._residues(values, level)
+                parms_id = self._context.parms_ids[products.shape[2]]
+                return [ciphertext_stream(words, parms_id, scale) for words in products]
+            values = [
+                self._activate(backend, index, unit, backend.value(words, scale))
+                for unit, words in enumerate(products)
+            ]
+            scale = backend.scale(values[0])
         raise AssertionError("no last stage")
 
-    def _residues(self, ciphertexts: Sequence[Any], level: int) -> Array:
-        """(ciphertexts, 2, level, n) of uint64."""
-        n = self._exchange.parameters.poly_modulus_degree
-        table = np.empty((len(ciphertexts), 2, level, n), dtype=np.uint64)
-        for index, ciphertext in enumerate(ciphertexts):
-            table[index] = residues(save_stream(ciphertext), n, level)
+    def _residues(self, backend: CiphertextBackend[Ct], values: Sequence[Ct]) -> Array:
+        """(values, 2, level, n) of uint64."""
+        n, level = self._exchange.parameters.poly_modulus_degree, backend.level(values[0])
+        table = np.empty((len(values), 2, level, n), dtype=np.uint64)
+        for row, value in zip(table, values, strict=True):
+            row[:] = backend.words(value)
         return table
 
-    def _product(self, index: int, columns: Array, level: int, scale: float) -> list[bytes]:
-        """Streams of weight @ columns + bias."""
+    def _product(self, index: int, columns: Array, scale: float) -> Array:
+        """Residues (units, 2, level, n) of weight @ columns + bias."""
         weight, stage = self._weights[index], self._stages[index]
-        n = columns.shape[3]
+        _, _, level, n = columns.shape
         primes = self._exchange.parameters.data_primes[:level]
         words = np.empty((len(weight), 2, level, n), dtype=np.uint64)
         for place, prime in enumerate(primes):
@@ -162,8 +164,7 @@ class ThroughputProgram:
             shifted = words[:, 0, place]
             shifted += self._bias_words(stage.bias, scale, level, place)
             shifted -= np.where(shifted >= prime, np.uint64(prime), np.uint64(0))
-        parms_id = self._context.parms_ids[level]
-        return [ciphertext_stream(words[unit], parms_id, scale) for unit in range(len(weight))]
+        return words
 
     def _bias_words(self, bias: Array, scale: float, level: int, place: int) -> Array:
         """(units, n) residues of ``bias (1 + i)``: the same bias for both rows of a slot.
@@ -181,49 +182,39 @@ class ThroughputProgram:
         against = np.array([(a - b * root) % prime for a, b in pairs], dtype=np.uint64)
         return np.where(turn == turn[0], along[:, None], against[:, None])
 
-    def _turn(self, level: int) -> Any:
-        """The plaintext sqrt(2) i at scale 1: whole coefficients, so no rounding."""
+    def _turn_words(self, level: int) -> Array:
+        """(level, n) residues of sqrt(2) i at scale 1."""
         if level not in self._turns:
-            self._turns[level] = self._context.encode(complex(0, math.sqrt(2)), level, 1.0)
+            self._turns[level] = self._context.plain_words(self._context.encode(_TURN, level, 1.0), level)
         return self._turns[level]
 
-    def _turn_words(self, level: int) -> Array:
-        """(level, n) residues of :meth:`_turn`."""
-        n = self._exchange.parameters.poly_modulus_degree
-        stream = save_stream(self._turn(level))
-        return np.frombuffer(stream, "<u8", count=level * n, offset=PLAINTEXT_DATA_AT).reshape(level, n)
-
-    def _activate(self, index: int, unit: int, stream: bytes, keys: EvaluationKeys) -> Any:
+    def _activate(self, backend: CiphertextBackend[Ct], index: int, unit: int, y: Ct) -> Ct:
         """``square * (a² + i b²) + linear * (a + i b)`` for slots a + i b, one or two primes lower.
 
         With u = y + conj y = 2a and v = y - conj y = 2ib that is ``(square / 4) (u² - i v²) + linear * y``.
         """
-        seal, evaluator = self._context.seal, self._evaluator
         stage, plan = self._stages[index], self._plans[index]
-        y = self._context.ciphertext(stream)
-        scale, level = float(y.scale), int(y.coeff_modulus_size())
-        conjugate, u, v = (seal.Ciphertext() for _ in range(3))
-        evaluator.apply_galois(y, 2 * self._exchange.parameters.poly_modulus_degree - 1, keys.galois, conjugate)
-        evaluator.add(y, conjugate, u)
-        evaluator.sub(y, conjugate, v)
-        evaluator.square_inplace(u)
-        evaluator.square_inplace(v)
-        turned = seal.Ciphertext()
-        evaluator.multiply_plain(v, self._turn(level), turned)
+        scale, level = backend.scale(y), backend.level(y)
+        conjugate = backend.conjugate(y)
+        u, v = backend.add(y, conjugate), backend.subtract(y, conjugate)
+        turn = Operand(("turn", level), lambda: _TURN, 1.0, level)
+        turned = backend.multiply_plain(backend.multiply(v, v), turn)
         # a factor of zero would be transparent: the least coefficient is one unit of the plaintext
         quarter = float(stage.square[unit]) / 4
         fine = 2.0**plan.coefficient_bits
-        linear_scale = scale * fine
-        for source, factor, at in (
-            (u, quarter or 1 / fine, fine),
-            (turned, -quarter / math.sqrt(2) or 1 / fine, fine),
-            (y, float(stage.linear[unit]) or 1 / linear_scale, linear_scale),
-        ):
-            evaluator.multiply_plain_inplace(source, self._context.encode(factor, level, at))
-        evaluator.add_inplace(u, turned)
-        evaluator.add(u, y, conjugate)
-        evaluator.relinearize_inplace(conjugate, keys.relin)
-        evaluator.rescale_to_next_inplace(conjugate)
-        if plan.rescale:
-            evaluator.rescale_to_next_inplace(conjugate)
-        return conjugate
+        total = sum_of_products(
+            backend,
+            (backend.multiply(u, u), turned, y),
+            (
+                _number(quarter or 1 / fine, fine, level),
+                _number(-quarter / math.sqrt(2) or 1 / fine, fine, level),
+                _number(float(stage.linear[unit]) or 1 / (scale * fine), scale * fine, level),
+            ),
+        )
+        total = backend.rescale(backend.relinearize(total))
+        return backend.rescale(total) if plan.rescale else total
+
+
+def _number(value: float, scale: float, level: int) -> Operand:
+    """One number for all slots; encoded at each use, which costs next to nothing."""
+    return Operand(None, lambda: value, scale, level)

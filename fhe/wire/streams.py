@@ -172,11 +172,11 @@ def residues(stream: bytes, n: int, primes: int) -> np.ndarray:
     return np.frombuffer(stream, dtype="<u8", count=2 * primes * n, offset=RESIDUES_AT).reshape(2, primes, n)
 
 
-def ciphertext_stream(words: np.ndarray, parms_id: ParmsId, scale: float) -> bytes:
-    """An uncompressed SEAL stream around residues (2, primes, n)."""
+def ciphertext_stream(words: np.ndarray, parms_id: ParmsId, scale: float, *, transformed: bool = True) -> bytes:
+    """An uncompressed SEAL stream around residues (2, primes, n), in NTT form or coefficients."""
     _, primes, n = words.shape
     size = ciphertext_bytes(n, primes, seeded=False)
-    fields = struct.pack("<4QB3QdQ", *parms_id, 1, 2, n, primes, scale, 1)
+    fields = struct.pack("<4QB3QdQ", *parms_id, transformed, 2, n, primes, scale, 1)
     count = 2 * primes * n
     array = header(HEADER_BYTES + 8 + 8 * count) + struct.pack("<Q", count)
     return b"".join((header(size), fields, array, np.ascontiguousarray(words, dtype="<u8").tobytes()))
