@@ -1,13 +1,14 @@
 """Kernels that numba compiles, kept on disk where there is a place for them.
 
-numba keeps compiled code beside the source, below the user's cache folder, or where ``NUMBA_CACHE_DIR`` says, and
-refuses to decorate where none of these can be written (a read-only install with a home that is read-only too). There,
-and where the disk is full, a kernel is compiled anew in each process; nothing else changes.
+numba keeps compiled code beside the source, below the user's cache folder, or where ``NUMBA_CACHE_DIR`` says. It refuses
+to decorate where none of these can be written (a read-only install with a home that is read-only too), and fails where
+the disk is full. There a kernel is compiled anew in each process; nothing else changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 __all__ = ["compiled"]
@@ -18,20 +19,28 @@ def compiled(*signatures: Any, **options: Any) -> Callable[[Callable[..., Any]],
 
     Parameters
     ----------
-    signatures : compiled at once; where none is given, at the first call.
+    signatures : compiled at once, and then no others; where none is given, each at its first call.
     options : further ones of ``numba.njit``.
     """
     import numba
 
-    settings = {"nogil": True, "error_model": "numpy", **options}
-    given = (list(signatures),) if signatures else ()
+    jit = numba.njit(nogil=True, error_model="numpy", **options)
 
     def decorate(function: Callable[..., Any]) -> Any:
-        try:
-            return numba.njit(*given, cache=True, **settings)(function)
-        except (RuntimeError, OSError) as error:
-            if isinstance(error, RuntimeError) and "cannot cache function" not in str(error):
-                raise
-            return numba.njit(*given, **settings)(function)
+        kernel = jit(function)
+        with suppress(RuntimeError):  # "no locator available"
+            kernel.enable_caching()
+            keep = kernel._cache.save_overload
+
+            def keep_where_possible(*overload: Any) -> None:
+                with suppress(OSError):
+                    keep(*overload)
+
+            kernel._cache.save_overload = keep_where_possible
+        for signature in signatures:
+            kernel.compile(signature)
+        if signatures:
+            kernel.disable_compile()
+        return kernel
 
     return decorate

@@ -6,6 +6,7 @@ computes with evaluation keys. Neither can do the other's part with what its arc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -135,18 +136,27 @@ class CkksServerRole(_Side):
         """Answer one request."""
         if key is None:
             raise WireError("no evaluation keys", code="key_missing", hint="upload keys first", http_status=404)
+        return self.write_answer(self.compute(self.read_request(request), key), key)
+
+    def read_request(self, request: bytes) -> Sequence[Any]:
+        """Check a request and load its ciphertexts."""
         kind = self._request_kind
         count = self.exchange.request_ciphertexts
         streams = unpack(request, Kind.REQUEST, self.exchange.key_scope, [kind.size] * count)
         for index, stream in enumerate(streams):
             check_ciphertext(stream, kind, what=f"ciphertext {index}")
+        return self._evaluation.load(streams, kind.scale)
+
+    def compute(self, inputs: Sequence[Any], key: object) -> list[Any]:
+        """From the ciphertexts of a request to those of its answer, in memory; partial sums are still in them."""
+        return self._program.run(self._evaluation.backend(key), inputs)
+
+    def write_answer(self, found: Sequence[Any], key: object) -> bytes:
+        """Trim what :meth:`compute` gave to what leaves the server, and pack it."""
         backend = self._evaluation.backend(key)
-        inputs = self._evaluation.load(streams, kind.scale)
-        program = self._program
-        if isinstance(program, ThroughputProgram):
-            answers = program.run(backend, inputs)
+        if self.exchange.packing == "throughput":
+            answers = [backend.stream(answer) for answer in found]
         else:
-            found = program.run(backend, inputs)
             answers = [trim_answer(self.exchange, backend.coefficients(answer)) for answer in found]
         return pack(Kind.ANSWER, self.exchange.key_scope, answers)
 

@@ -6,16 +6,15 @@ The mathematics is in :mod:`analog.solve.loop` (one diode) and :mod:`analog.solv
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numba
 import numpy as np
 
 from deploy.arrays import Array
+from deploy.compiled import compiled
 
 __all__ = ["solve_coupled_ports", "solve_diode_loops", "wright_omega"]
 
-_jit: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+_jit = compiled()
 
 _NEWTON_STEP, _SOLVED = 1e-13, 1e-11
 """Solved: the waves no longer move, and |F| is small beside them (a singular step would not move either)."""
@@ -32,7 +31,7 @@ iteration then contracts by that share at least, which costs a step and saves mo
 blocks that still move after _PATIENCE iterations, get the whole system."""
 
 
-@_jit  # type: ignore[untyped-decorator]
+@_jit
 def wright_omega(x: float) -> float:
     """omega + ln omega = x, to the last bits, for real x: two steps of the fourth-order iteration."""
     if x < -30.0:
@@ -57,7 +56,7 @@ def wright_omega(x: float) -> float:
     return w
 
 
-@_jit  # type: ignore[untyped-decorator]
+@_jit
 def _bare_junction(v: float, s: float, saturation: float, gmin: float) -> tuple[float, float]:
     """Current and conductance of a junction at v."""
     if v >= -3 * s:
@@ -67,7 +66,7 @@ def _bare_junction(v: float, s: float, saturation: float, gmin: float) -> tuple[
     return -saturation * (1 + cubic) + gmin * v, 3 * saturation * cubic / v + gmin
 
 
-@_jit  # type: ignore[untyped-decorator]
+@_jit
 def _loop_constants(
     total: float, s: float, saturation: float, gmin: float
 ) -> tuple[float, float, float, float, float]:
@@ -78,7 +77,7 @@ def _loop_constants(
     return a, r, shift, (3 * s / math.e) ** 3 * saturation, -3 * s + r * saturation * (math.exp(-3.0) - 1)
 
 
-@_jit  # type: ignore[untyped-decorator]
+@_jit
 def _loop(
     z: float,
     total: float,
@@ -111,7 +110,7 @@ def _loop(
     return inner + gmin * v, g / (1 + total * g)
 
 
-@_jit  # type: ignore[untyped-decorator]
+@_jit
 def solve_diode_loops(
     z: Array,
     ohm: Array,
@@ -141,7 +140,7 @@ def solve_diode_loops(
                 current[p, k], slope[p, k] = _loop(z[p, k], total, s, sat, gmin, a, r, shift, c3, knee)
 
 
-@_jit  # type: ignore[untyped-decorator]
+@_jit
 def _op_amp(wave: float, sigma: float, gain: float, middle: float, half: float) -> tuple[float, float]:
     """Output y and dy/dwave of wave = u + sigma y, y = middle + half tanh(gain u / half); in q = gain u / half the
     equation is increasing and concave for q > 0, so Newton from 0 never overshoots."""
@@ -159,7 +158,7 @@ def _op_amp(wave: float, sigma: float, gain: float, middle: float, half: float) 
     return output, f / (1 + sigma * f)
 
 
-@_jit  # type: ignore[untyped-decorator]
+@_jit
 def _residual(
     z: Array,
     open_circuit: Array,
@@ -195,7 +194,7 @@ def _residual(
     return worst
 
 
-@_jit  # type: ignore[untyped-decorator]
+@_jit
 def _newton_step(
     F: Array, slope: Array, columns: Array, reach: Array, A: Array, on: Array, cut: float, step: Array
 ) -> None:
@@ -246,7 +245,7 @@ def _newton_step(
         step[on[j]] = solved[j]
 
 
-@_jit  # type: ignore[untyped-decorator]
+@_jit
 def solve_coupled_ports(
     open_circuit: Array,
     start: Array,

@@ -173,6 +173,9 @@ class RnsBackend:
     def value(self, words: Array, scale: float) -> Ciphertext:
         return Ciphertext(np.ascontiguousarray(words), scale)
 
+    def stream(self, a: Ciphertext) -> bytes:
+        return ciphertext_stream(a.words, self._context.parms_ids[self.level(a)], a.scale)
+
     def coefficients(self, a: Ciphertext) -> bytes:
         words = a.words.copy()
         self._evaluator.inverse(words, self.level(a))

@@ -74,6 +74,10 @@ class CiphertextBackend(Backend[Ct], Protocol[Ct]):
         """The ciphertext of residues (2, level, n), each below its prime."""
         ...
 
+    def stream(self, a: Ct) -> bytes:
+        """SEAL's uncompressed stream."""
+        ...
+
     def coefficients(self, a: Ct) -> bytes:
         """The stream of a ciphertext whose polynomials are written as coefficients; `a` may be used up."""
         ...

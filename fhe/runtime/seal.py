@@ -260,6 +260,9 @@ class SealBackend:
     def value(self, words: Array, scale: float) -> Any:
         return self._context.ciphertext(ciphertext_stream(words, self._context.parms_ids[words.shape[1]], scale))
 
+    def stream(self, a: Any) -> bytes:
+        return save_stream(a)
+
     def coefficients(self, a: Any) -> bytes:
         self._evaluator.transform_from_ntt_inplace(a)
         return save_stream(a)

@@ -22,7 +22,6 @@ from fhe.plan.stages import reduce_network
 from fhe.plan.throughput import UnitStage, unit_stages
 from fhe.runtime.backend import CiphertextBackend, Operand, sum_of_products
 from fhe.runtime.seal import SealContext
-from fhe.wire.streams import ciphertext_stream
 
 __all__ = ["ThroughputProgram", "batch_slots", "integer_product", "read_batch", "run_batch_in_clear"]
 
@@ -128,19 +127,16 @@ class ThroughputProgram:
         self._plans = plan.stages
         self._turns: dict[int, Array] = {}
 
-    def run(self, backend: CiphertextBackend[Ct], inputs: Sequence[Ct]) -> list[bytes]:
-        """Answer streams, one per output, from one ciphertext per feature."""
+    def run(self, backend: CiphertextBackend[Ct], inputs: Sequence[Ct]) -> list[Ct]:
+        """One ciphertext per output from one per feature."""
         values, scale = inputs, self._exchange.input_scale
         for index, stage in enumerate(self._stages):
             scale *= 2.0 ** self._bits[index]
-            products = self._product(index, self._residues(backend, values), scale)
+            words = self._product(index, self._residues(backend, values), scale)
+            products = [backend.value(unit, scale) for unit in words]
             if not stage.square.size:
-                parms_id = self._context.parms_ids[products.shape[2]]
-                return [ciphertext_stream(words, parms_id, scale) for words in products]
-            values = [
-                self._activate(backend, index, unit, backend.value(words, scale))
-                for unit, words in enumerate(products)
-            ]
+                return products
+            values = [self._activate(backend, index, unit, y) for unit, y in enumerate(products)]
             scale = backend.scale(values[0])
         raise AssertionError("no last stage")
 
