@@ -20,7 +20,7 @@ from fhe.runtime.backend import Operand, check_alike
 from fhe.runtime.seal import SealContext
 from fhe.wire.streams import ciphertext_stream
 
-__all__ = ["Ciphertext", "RnsBackend", "RnsEvaluation", "RnsKeys"]
+__all__ = ["Ciphertext", "RnsBackend", "RnsEvaluation", "RnsKeys", "constant_words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,8 @@ class RnsBackend:
         if values is None:
             raise AssertionError("a product with nothing")
         if isinstance(values, float):
-            return self._constant(values * operand.scale, operand.level)
+            primes = self._context.parameters.data_primes[: operand.level]
+            return constant_words(values * operand.scale, primes, self._order // 2)
         plain = self._context.encode(values, operand.level, operand.scale)
         words = self._context.plain_words(plain, operand.level).astype(np.uint64)
         if self._plaintexts.room >= words.nbytes:
@@ -198,12 +199,13 @@ class RnsBackend:
             kept[operand.name] = words
         return words
 
-    def _constant(self, value: float, level: int) -> Array:
-        """The polynomial of one whole number, ties rounded away from zero as the C library does."""
-        whole = math.trunc(value)
-        if abs(value - whole) >= 0.5:
-            whole += 1 if value > 0 else -1
-        words = np.empty((level, self._evaluator.n), dtype=np.uint64)
-        for row, prime in zip(words, self._context.parameters.data_primes, strict=False):
-            row[:] = whole % prime
-        return words
+
+def constant_words(value: float, primes: Sequence[int], n: int) -> Array:
+    """Residues (primes, n) of one number for all slots, rounded as SEAL does: ties away from zero."""
+    whole = math.trunc(value)
+    if abs(value - whole) >= 0.5:
+        whole += 1 if value > 0 else -1
+    words = np.empty((len(primes), n), dtype=np.uint64)
+    for row, prime in zip(words, primes, strict=True):
+        row[:] = whole % prime
+    return words

@@ -7,8 +7,10 @@ import pytest
 from polynomials import Session, random_polynomial_network
 
 from deploy.errors import RequirementMissing
-from fhe.plan import PlanOptions, Ranges, plan_network
+from fhe.plan import Parameters, PlanOptions, Ranges, plan_network
+from fhe.rns.backend import constant_words
 from fhe.roles import CkksServerRole
+from fhe.runtime.seal import SealContext
 
 pytest.importorskip("tenseal")
 
@@ -44,6 +46,13 @@ def test_answers_equal_seals_byte_for_byte(rng, tmp_path, case):
         assert answer == seal.infer(request, key)
         errors = session.client.decrypt(answer, session.keys.secret)[:1] - network.logits(rows)
         assert np.abs(errors).max() <= max(plan.bound)
+
+
+@pytest.mark.parametrize("value", [0.5, -0.5, 1.5, -2.5, 0.49999999999999994, 1e9 + 0.5, -3e17, 1e20, -4e21, 0.0])
+def test_numbers_are_encoded_as_seal_does(value):
+    context = SealContext(Parameters(poly_modulus_degree=4096, coeff_modulus_bits=(40, 35, 34)))
+    plain = context.plain_words(context.encode(value, 2, 1.0), 2) if value else np.zeros((2, 4096))
+    assert np.array_equal(constant_words(value, context.parameters.data_primes, 4096), plain)
 
 
 def test_plaintexts_that_are_not_kept_are_encoded_again_with_the_same_answer(rng, tmp_path):
