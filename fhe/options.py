@@ -74,7 +74,7 @@ class CkksOptions(PlanOptions):
     augment: bool = Field(
         False,
         description="let fits see small perturbations of the calibration rows too (labels are free); fit=auto does so only "
-        "where cross-validation finds no other fit within one standard error",
+        "where they lead by more than one standard error in cross-validation",
     )
     domain: Annotated[tuple[float, float] | None, BeforeValidator(_two_ends), AfterValidator(_in_order)] = Field(
         None,

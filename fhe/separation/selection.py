@@ -3,8 +3,8 @@
 The rule, fixed before any held-out row is read: among the candidates that are within one standard error (paired, over
 the same rows) of the best, take the one closest to least squares. Least squares itself stays in the running until the
 best's lead over it is significant (exact McNemar test, 5 %): a few rows among hundreds are luck, and a standard error
-of so few says little. Fits that saw perturbed copies of the rows are taken only where no other is within that standard
-error. Then finish it (keep every calibration decision
+of so few says little. The same is done among fits that saw perturbed copies of the rows as well; theirs is taken only if
+it leads the other by more than one standard error, and least squares significantly. Then finish it (keep every calibration decision
 that can be kept, moving as little as possible) unless cross-validation says that this costs more than one standard
 error.
 
@@ -161,6 +161,20 @@ def paired_difference(first: Array, second: Array) -> tuple[float, float]:
 
 
 def _pick(votes: dict[Candidate, Array], distance: dict[Candidate, float]) -> tuple[Candidate, tuple[Scored, ...]]:
+    without = {candidate: mine for candidate, mine in votes.items() if not candidate.perturbed}
+    picked, table = _closest_of_the_best(without, distance)
+    if len(without) == len(votes):
+        return picked, table
+    perturbed = {candidate: mine for candidate, mine in votes.items() if candidate.perturbed}
+    other, more = _closest_of_the_best(perturbed, distance)
+    lead, error = paired_difference(votes[other], votes[picked])
+    sure = picked.kind != "least-squares" or compare_paired(votes[other], votes[picked]).p_value < _LUCK
+    return other if sure and lead > error * (1 + 1e-9) else picked, table + more
+
+
+def _closest_of_the_best(
+    votes: dict[Candidate, Array], distance: dict[Candidate, float]
+) -> tuple[Candidate, tuple[Scored, ...]]:
     best = max(votes, key=lambda candidate: (votes[candidate].mean(), -distance[candidate]))
     table = []
     for candidate, mine in votes.items():
@@ -170,6 +184,5 @@ def _pick(votes: dict[Candidate, Array], distance: dict[Candidate, float]) -> tu
             admissible = admissible or compare_paired(votes[best], mine).p_value >= _LUCK
         spread = float(mine.std() / np.sqrt(len(mine)))
         table.append(Scored(candidate, float(mine.mean()), spread, distance[candidate], admissible))
-    admitted = [row for row in table if row.admissible]
-    picked = min(admitted, key=lambda row: (row.candidate.perturbed, row.distance)).candidate
+    picked = min((row for row in table if row.admissible), key=lambda row: row.distance).candidate
     return picked, tuple(table)
