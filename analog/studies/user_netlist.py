@@ -21,6 +21,7 @@ from analog.solve import plan_circuit
 from analog.studies.subject import OUTCOME, Subject
 from deploy.arrays import Array
 from deploy.errors import DeployError, InputError
+from deploy.reading import read_bounded
 from deploy.study import Case, Column, Row
 
 __all__ = ["UserNetlistStudy"]
@@ -105,12 +106,7 @@ class UserNetlistStudy:
 
 
 def _read(file: str) -> str:
-    try:
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", place=file) from None
-    if len(data) > _MAX_BYTES:
-        raise InputError(f"{len(data)} bytes, at most {_MAX_BYTES} are read", place=file)
+    data = read_bounded(Path(file), limit=_MAX_BYTES)
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -2,22 +2,24 @@
 
 The first line is a fingerprint of everything that decides a row: bundle, target, study, seed, rows. A case is known
 by its identity and its parameters, so more cases of the same study extend a journal. A line that was cut short by
-an interruption is dropped.
+an interruption is dropped. A journal that is open is locked: two runs that write one table would spoil each other's
+lines.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from deploy.errors import DataError, OutputExists
 from deploy.study import Case, Row
-from deploy.writing import storage_errors
+from deploy.writing import check_absent, storage_errors
 
 __all__ = ["Journal", "case_key", "journal_path", "plain_row"]
 
@@ -43,27 +45,53 @@ class Journal:
 
     Raises
     ------
-    OutputExists : the file belongs to another study, and `discard` is not given.
+    OutputExists : another run is writing the same table; the file belongs to another study and `discard` is not given;
+        it is a link, a device or a pipe.
+    StorageError : the place cannot be written.
     """
 
     def __init__(self, path: Path, fingerprint: Mapping[str, Any], *, discard: bool = False) -> None:
         self._path = path
         self._head = json.dumps(dict(fingerprint), sort_keys=True)
         self.rows: dict[str, dict[str, Any]] = {}
-        complete = 0
-        if path.exists() and not discard:
-            complete = self._read()
-        with storage_errors(path):
-            self._file = path.open("r+b" if complete else "wb")
-            self._file.truncate(complete)
-            self._file.seek(complete)
-            if not complete:
-                self._append(self._head)
+        self._file = self._open()
+        try:
+            complete = 0 if discard else self._read()
+            with storage_errors(path):
+                self._file.truncate(complete)
+                self._file.seek(complete)
+                if not complete:
+                    self._append(self._head)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(self) -> BinaryIO:
+        """The file, locked until it is closed."""
+        check_absent(self._path, force=True)
+        with storage_errors(self._path):
+            file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                raise OutputExists(
+                    "another run is writing this table",
+                    place=str(self._path),
+                    remedy="wait for it, or choose another output",
+                ) from None
+            except OSError:
+                file.close()
+                raise
+            if os.fstat(file.fileno()).st_nlink:
+                return file
+        file.close()  # the run that held it removed it meanwhile: what is locked has no name any more
+        return self._open()
 
     def _read(self) -> int:
         """Take over what is there; give the length in bytes of the lines that are whole."""
         with storage_errors(self._path):
-            lines = self._path.read_bytes().splitlines(keepends=True)
+            lines = self._file.read().splitlines(keepends=True)
         if not lines or not lines[0].endswith(b"\n"):
             return 0
         if lines[0].decode(errors="replace").rstrip("\n") != self._head:

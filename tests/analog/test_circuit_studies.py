@@ -306,6 +306,8 @@ def test_a_users_netlist_is_solved_by_both_and_judged_by_name(deployment, rows, 
     assert "node mid has no path of direct current to ground" in row["outcome"]
     with pytest.raises(InputError, match="cannot be read"):
         _solve_all(deployment, "netlist", rows, file=str(tmp_path / "none.cir"))
+    with pytest.raises(InputError, match="is a folder, not a file; give a file"):
+        _solve_all(deployment, "netlist", rows, file=str(tmp_path))
     study = deployment.studies()["netlist"]
     case = next(study.cases(study.options(file=str(good)), np.random.default_rng(0)))
     good.write_text("other\nR1 a 0 1\nV1 a 0 1\n.end\n")

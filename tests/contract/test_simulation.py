@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -112,6 +114,52 @@ def test_another_studys_journal_is_not_continued(tmp_path: Path) -> None:
         Journal(tmp_path / "j", {"bundle": "b"})
     with Journal(tmp_path / "j", {"bundle": "b"}, discard=True) as journal:
         assert journal.rows == {}
+
+
+def test_two_runs_do_not_write_one_journal(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with Journal(path, {"a": 1}) as first:
+        run_study(Count(), CASES[:3], X, journal=first)
+        before = path.read_bytes()
+        for discard in (False, True):
+            with pytest.raises(
+                OutputExists, match="another run is writing this table; wait for it, or choose another"
+            ):
+                Journal(path, {"a": 1}, discard=discard)
+        assert path.read_bytes() == before
+    with Journal(path, {"a": 1}) as second:
+        assert len(second.rows) == 3
+
+
+def test_a_journal_that_was_removed_meanwhile_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening and locking the other run may finish: a lock on a file without a name keeps nobody out."""
+    path, lock = tmp_path / "j", fcntl.flock
+    left = [path]
+
+    def finish_first(file: Any, operation: int) -> None:
+        if left:
+            left.pop().unlink()
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", finish_first)
+    with Journal(path, {"a": 1}) as journal:
+        run_study(Count(), CASES, X, journal=journal)
+        assert len(path.read_bytes().splitlines()) == 1 + len(CASES)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_journal_is_a_plain_file(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "precious"
+    target.write_text("precious")
+    if kind == "link":
+        (tmp_path / "j").symlink_to(target)
+    else:
+        os.mkfifo(tmp_path / "j")
+    with pytest.raises(OutputExists, match="j: is a link, a device or a pipe"):
+        Journal(tmp_path / "j", {}, discard=True)
+    assert target.read_text() == "precious"
 
 
 def test_a_value_that_no_table_holds_is_refused() -> None:
@@ -233,6 +281,17 @@ def test_a_finished_study_leaves_no_journal(bundle: Path, tmp_path: Path) -> Non
     assert simulate(bundle, "-o", output, "--jobs", 1) == 0
     assert not journal_path(output).exists()
     assert simulate(bundle, "-o", output, "--jobs", 1) == 4
+
+
+def test_a_table_that_another_run_writes_is_refused(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "t.csv"
+    with Journal(journal_path(output), {"bundle": "other"}):
+        for force in ([], ["--force"]):
+            assert simulate(bundle, "-o", output, "--jobs", 1, *force) == 4
+            assert "another run is writing this table" in capsys.readouterr().err
+    assert not output.exists()
 
 
 def test_a_journal_of_another_bundle_is_kept_until_forced(bundle: Path, tmp_path: Path) -> None:
