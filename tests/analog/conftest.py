@@ -36,6 +36,12 @@ def cascade() -> Cascade:
     return make_cascade
 
 
+@pytest.fixture
+def one_of_each() -> Callable[[DiodeModel], Circuit]:
+    """Make a circuit that has every kind of element but a floating source, with diodes of a model."""
+    return make_one_of_each
+
+
 def make_cascade(
     widths: Sequence[int], *, model: DiodeModel = D1N4148, seed: int = 0, gain_spread: float = 1.0
 ) -> Circuit:
@@ -71,3 +77,17 @@ def make_cascade(
         wires.vcvs(nodes["mirror"], 0, nodes["hidden"], 0, -1.0, cell["gain"])
         positive, negative = nodes["hidden"], nodes["mirror"]
     return wires.build(outputs=positive, n_in=widths[0])
+
+
+def make_one_of_each(model: DiodeModel) -> Circuit:
+    wires = CircuitBuilder("one of each")
+    a, b, c, d, e = wires.nodes(["a", "b", "c", "d", "e"])
+    wires.current_source(0, a, 1e-4, input=0, per_unit=1e-3)
+    wires.resistor([a, b, c, d, e], 0, [1e3, 2e3, 3e3, 4e3, 5e3])
+    wires.gyrator(a, 0, b, 0, 2e-4)
+    wires.vccs(c, 0, b, a, 1e-3)
+    wires.op_amp(d, c, d, gain=1e3, low=-5.0, high=7.0, offset=1e-3)
+    wires.diode(0, c, model)
+    wires.diode(c, b, model)
+    wires.vcvs(e, 0, d, c, 3.0)
+    return wires.build(outputs=[c, d], n_in=1)

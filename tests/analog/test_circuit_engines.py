@@ -47,17 +47,8 @@ def test_every_engine_agrees_with_the_native_solver(name, model, celsius, cascad
 
 
 @pytest.mark.parametrize("name", list(ENGINES))
-def test_current_sources_gyrators_transconductances_and_op_amps(name: str) -> None:
-    wires = CircuitBuilder("one of each")
-    a, b, c, d, e = wires.nodes(["a", "b", "c", "d", "e"])
-    wires.current_source(0, a, 1e-4, input=0, per_unit=1e-3)
-    wires.resistor([a, b, c, d, e], 0, [1e3, 2e3, 3e3, 4e3, 5e3])
-    wires.gyrator(a, 0, b, 0, 2e-4)
-    wires.vccs(c, 0, b, a, 1e-3)
-    wires.op_amp(d, c, d, gain=1e3, low=-5.0, high=7.0, offset=1e-3)
-    wires.diode(0, c, D1N4148)
-    wires.vcvs(e, 0, d, c, 3.0)
-    circuit = wires.build(outputs=[c, d], n_in=1)
+def test_current_sources_gyrators_transconductances_and_op_amps(name: str, one_of_each) -> None:
+    circuit = one_of_each(D1N4148)
     x = np.array([[-1.0], [0.0], [2.0]])
     with NativeEngine(circuit) as native, _engine(name, circuit) as engine:
         ours, theirs = native.solve(x), engine.solve(x)

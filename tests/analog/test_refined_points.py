@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from networks import random_equilibrium, random_mlp
 
 from analog.build import CircuitBuilder
-from analog.circuit import Circuit
 from analog.compile.design_file import compile_design
 from analog.conditions import Conditions
 from analog.conversion import design_model
@@ -26,20 +25,6 @@ from deploy.errors import InputError
 
 LOOSE = Settings(reltol=1e-3, abstol_A=1e-12, vntol_V=1e-6)
 TIGHT = Settings(reltol=1e-9, abstol_A=1e-15, vntol_V=1e-12)
-
-
-def one_of_each(model: DiodeModel) -> Circuit:
-    wires = CircuitBuilder("one of each")
-    a, b, c, d, e = wires.nodes(["a", "b", "c", "d", "e"])
-    wires.current_source(0, a, 1e-4, input=0, per_unit=1e-3)
-    wires.resistor([a, b, c, d, e], 0, [1e3, 2e3, 3e3, 4e3, 5e3])
-    wires.gyrator(a, 0, b, 0, 2e-4)
-    wires.vccs(c, 0, b, a, 1e-3)
-    wires.op_amp(d, c, d, gain=1e3, low=-5.0, high=7.0, offset=1e-3)
-    wires.diode(0, c, model)
-    wires.diode(c, b, model)
-    wires.vcvs(e, 0, d, c, 3.0)
-    return wires.build(outputs=[c, d], n_in=1)
 
 
 def test_a_divider_is_the_fraction_that_it_is() -> None:
@@ -80,7 +65,7 @@ def test_one_diode_satisfies_its_law_in_forty_digits(model: DiodeModel, volts: f
 
 
 @pytest.mark.parametrize("model", [D1N4148, BAT54, NEAR_IDEAL], ids=lambda model: model.name)
-def test_any_start_nearby_finds_the_same_point(model: DiodeModel, rng) -> None:
+def test_any_start_nearby_finds_the_same_point(one_of_each, model: DiodeModel, rng) -> None:
     circuit, x = one_of_each(model), np.array([0.7])
     native = plan_circuit(circuit).volts(x[None])[0]
     points = [refine_operating_point(circuit, x, native + 1e-6 * rng.normal(size=len(native))) for _ in range(3)]
@@ -98,7 +83,11 @@ def test_any_start_nearby_finds_the_same_point(model: DiodeModel, rng) -> None:
     celsius=st.sampled_from([-40.0, 27.0, 125.0]),
 )
 def test_the_native_solver_is_at_the_point(seed: int, kind: str, diode: str, celsius: float) -> None:
-    """Within 1e-14 of the largest voltage: roundings of 1e-16, amplified by the gains of at most three layers."""
+    """Within 1e-12 of the largest voltage, and its rounding times the gains of the layers.
+
+    Of 400 rows the farthest were 2.5e-13 off (an equilibrium network with leaking diodes), and 2.4e-13 behind shunt
+    cells whose gains multiply to 14,000.
+    """
     rng = np.random.default_rng(seed)
     options = {"diode": diode, "celsius": celsius, **({} if kind == "equilibrium" else {"cell": kind})}
     model = random_equilibrium(rng, 4, 5, 3) if kind == "equilibrium" else random_mlp(rng, (4, 5, 4, 3))
@@ -106,10 +95,12 @@ def test_the_native_solver_is_at_the_point(seed: int, kind: str, diode: str, cel
     circuit = compile_design(design_model(model, x, CircuitOptions(**options)))
     conditions = Conditions(celsius=celsius)
     volts = plan_circuit(circuit, conditions).volts(x[:2])
+    gains, layers = np.abs(circuit.vcvs.gain), circuit.vcvs.origin["layer"]
+    amplified = np.prod([gains[layers == layer].max() for layer in np.unique(layers)])
     for row in range(2):
         point = refine_operating_point(circuit, x[row], volts[row], conditions)
         assert point.last_step_V <= 1e-40
-        assert point.distance(volts[row]) <= 1e-14 * max(1.0, np.abs(volts[row]).max())
+        assert point.distance(volts[row]) <= (1e-12 + 1e-16 * amplified) * max(1.0, np.abs(volts[row]).max())
 
 
 def test_it_tells_a_loose_simulation_from_a_tight_one(library: None, cascade, rng) -> None:
@@ -123,7 +114,7 @@ def test_it_tells_a_loose_simulation_from_a_tight_one(library: None, cascade, rn
     assert 100 * found[TIGHT] < 1e-11 < found[LOOSE]
 
 
-def test_what_cannot_be_refined_is_said() -> None:
+def test_what_cannot_be_refined_is_said(one_of_each) -> None:
     circuit, x = one_of_each(D1N4148), np.array([0.7])
     assert refine_operating_point(circuit, x, np.linspace(0, 1e9, 6)).last_step_V == np.inf
     assert np.isnan(refine_operating_point(circuit, x, np.zeros(6)).distance(np.full(6, np.nan)))
@@ -131,6 +122,6 @@ def test_what_cannot_be_refined_is_said() -> None:
         refine_operating_point(circuit, x, np.full(6, np.nan))
 
 
-def test_an_ideal_diode_is_refused() -> None:
+def test_an_ideal_diode_is_refused(one_of_each) -> None:
     with pytest.raises(InputError, match="an ideal diode has no law to refine; use a near-ideal one"):
         refine_operating_point(one_of_each(IDEAL), np.array([0.7]), np.zeros(6))
