@@ -168,7 +168,7 @@ def table_shared(arguments: argparse.Namespace, lines: Lines) -> None:
 
 def table_pools(arguments: argparse.Namespace, lines: Lines) -> None:
     """Few calibration rows: 1, 5, 10 and 20 % of them."""
-    for name in arguments.models or ("digits", "breast_cancer", "mnist", "shuttle64", "shuttle256"):
+    for name in arguments.models or REFERENCES:
         model, x, held = read_case(name, arguments.fashion)
         for share in (0.01, 0.05, 0.1, 0.2):
             pool = x[: max(2, int(len(x) * share))]

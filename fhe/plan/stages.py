@@ -102,7 +102,7 @@ class Ranges:
 
 def _box(low: Array, high: Array, kind: Literal["proved", "estimated"], *, layer: int) -> Box:
     """A box of inputs (layer 0) or of a layer's pre-activations, refused where no exponent holds it."""
-    reach = float(np.maximum(np.abs(low), np.abs(high)).max())
+    reach = float(np.maximum(np.abs(low), np.abs(high)).max(initial=0.0))
     if not reach <= 2.0**_EXPONENT_LIMIT:
         raise PlanError(
             f"{f'layer {layer}' if layer else 'the inputs'} may reach {reach:.3g}, ciphertexts hold values up to "
