@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from deploy.client.exchange import Call, Flow, Pause, Response
 from deploy.client.keyfile import KeyFiles, read_key_files
+from deploy.client.received import Arriving
 from deploy.client.session import Prediction, Session
 from deploy.errors import UsageError
 from deploy.interface import Interface
@@ -81,6 +82,7 @@ class _Settings:
         )
         context = ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
         self._httpx = require("httpx2", extra="client")
+        self._timeout_s = timeout_s
         self._options: dict[str, Any] = {
             "base_url": url,
             "timeout": timeout_s,
@@ -88,6 +90,7 @@ class _Settings:
             "transport": transport,
             "trust_env": False,
             "follow_redirects": False,
+            "headers": {"Accept-Encoding": "identity"},
         }
 
     @property
@@ -175,10 +178,14 @@ class EncryptedClient(_Settings):
 
     def _send(self, call: Call) -> Response:
         try:
-            found = self._client.request(call.method, call.path, content=call.content, headers=call.headers)
-        except self._httpx.TransportError as error:
+            with self._client.stream(call.method, call.path, content=call.content, headers=call.headers) as found:
+                headers = _lower(found.headers)
+                body = Arriving(headers, max_bytes=call.max_bytes, timeout_s=self._timeout_s)
+                for piece in found.iter_raw():
+                    body.add(piece)
+        except self._httpx.RequestError as error:
             return _unreachable(error)
-        return Response(found.status_code, _lower(found.headers), found.content)
+        return Response(found.status_code, headers, bytes(body.content))
 
 
 class AsyncEncryptedClient(_Settings):
@@ -235,10 +242,16 @@ class AsyncEncryptedClient(_Settings):
 
     async def _send(self, call: Call) -> Response:
         try:
-            found = await self._client.request(call.method, call.path, content=call.content, headers=call.headers)
-        except self._httpx.TransportError as error:
+            async with self._client.stream(
+                call.method, call.path, content=call.content, headers=call.headers
+            ) as found:
+                headers = _lower(found.headers)
+                body = Arriving(headers, max_bytes=call.max_bytes, timeout_s=self._timeout_s)
+                async for piece in found.aiter_raw():
+                    body.add(piece)
+        except self._httpx.RequestError as error:
             return _unreachable(error)
-        return Response(found.status_code, _lower(found.headers), found.content)
+        return Response(found.status_code, headers, bytes(body.content))
 
 
 class _Ended:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from deploy.client.received import plain_text, whole_number
 from deploy.errors import DeployError, InputError, ServiceError, WireError
 
 __all__ = [
@@ -27,16 +28,18 @@ __all__ = [
 ]
 
 _MAX_PAUSE_S = 30.0
+_ANSWER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One HTTP request; the path is relative to the server's address."""
+    """One HTTP request; the path is relative to the server's address, an answer over `max_bytes` is refused."""
 
     method: str
     path: str
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    max_bytes: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,7 @@ def retrying(call: Call, *, retries: int) -> Flow[Response]:
         if not again:
             return response
         if attempt < retries:
-            asked = response.headers.get("retry-after", "")
-            least = float(asked) if asked.isdigit() else 0.0
+            least = whole_number(response.headers.get("retry-after", "")) or 0
             yield Pause(min(_MAX_PAUSE_S, max(least, wait_s * random.uniform(0.5, 1.5))))
             wait_s *= 2
     raise refusal(response)
@@ -88,7 +90,7 @@ def retrying(call: Call, *, retries: int) -> Flow[Response]:
 def _error_body(response: Response) -> dict[str, Any]:
     try:
         body = json.loads(response.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 
@@ -102,13 +104,16 @@ def refusal(response: Response) -> DeployError:
     """An error answer as the exception that the server raised."""
     if response.status == 0:
         return ServiceError(
-            f"the server cannot be reached: {response.content.decode(errors='replace')}",
+            f"the server cannot be reached: {plain_text(response.content.decode(errors='replace'))}",
             code="unreachable",
             hint="check the address, and that the server runs",
         )
     body = _error_body(response)
-    cause = str(body.get("error", f"the server answers with status {response.status}"))
-    code, hint = str(body.get("code", f"http_{response.status}")), str(body.get("hint", ""))
+    cause = plain_text(body.get("error", f"the server answers with status {response.status}"))
+    code = plain_text(body.get("code", f"http_{response.status}"))
+    hint = plain_text(
+        body.get("hint", "check the address: is this a relu-deploy server? redirects are not followed")
+    )
     if response.status == 429 or response.status >= 500:
         return ServiceError(cause, code=code, http_status=response.status, hint=hint)
     return WireError(cause, code=code, http_status=response.status, hint=hint)
@@ -125,7 +130,7 @@ def read_json(response: Response) -> Any:
     """JSON of an answer."""
     try:
         return json.loads(expect(response, 200).content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise WireError("the answer is no JSON", code="bad_answer", hint="is this a relu-deploy server?") from None
 
 
@@ -158,16 +163,16 @@ def build_infer(
     }
     head = json.dumps(document, separators=(",", ":")).encode()
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
-    return Call("POST", path, head + data, headers)
+    return Call("POST", path, head + data, headers, _ANSWER_BYTES)
 
 
 def read_infer(response: Response, *, is_bytes: bool) -> list[bytes]:
     """Elements of an answer; raises :class:`WireError` where it is cut short."""
     broken = WireError("the answer is cut short", code="bad_answer", hint="send the request again")
-    length = response.headers.get("inference-header-content-length", "")
-    if not length.isdigit() or int(length) > len(response.content):
+    length = whole_number(response.headers.get("inference-header-content-length", ""))
+    if length is None or length > len(response.content):
         raise broken
-    data = response.content[int(length) :]
+    data = response.content[length:]
     if not is_bytes:
         return [data]
     try:

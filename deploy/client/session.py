@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +28,7 @@ from deploy.client.exchange import (
     retrying,
 )
 from deploy.client.keyfile import KeyFiles
+from deploy.client.received import check_listing, check_metadata, plain_text
 from deploy.envelope import KEYLESS, open_envelope, scope_hash, seal
 from deploy.errors import DataError, InputError, UsageError, WireError
 from deploy.interface import Interface
@@ -46,6 +47,7 @@ __all__ = [
 
 _BODY_BYTES = 32 << 20
 _MAX_ELEMENTS = 64
+_ARCHIVE_BYTES = 64 << 20
 
 
 def elements_per_body(element_bytes: int) -> int:
@@ -250,16 +252,16 @@ class Session:
     def _fetch_model(self) -> Flow[_Model]:
         name = self._name
         if name is None:
-            listed = read_json((yield from self._send("GET", "/v2/models")))
-            names = [str(entry["name"]) for entry in listed]
+            names = check_listing(read_json((yield from self._send("GET", "/v2/models"))))
             if len(names) != 1:
-                raise UsageError(f"the server has {len(names)} models", remedy=f"name one: {', '.join(names)}")
+                shown = plain_text(", ".join(names))
+                raise UsageError(f"the server has {len(names)} models", remedy=f"name one: {shown}")
             name = self._name = names[0]
         path = f"/v2/models/{quote(name, safe='')}"
         if self._version is not None:
             path += f"/versions/{quote(self._version, safe='')}"
-        metadata = read_json((yield from self._send("GET", path)))
-        response = expect((yield from self._send("GET", f"{path}/client")), 200)
+        metadata = check_metadata(read_json((yield from self._send("GET", path))))
+        response = expect((yield from self._send("GET", f"{path}/client", max_bytes=_ARCHIVE_BYTES)), 200)
         return self._open_archive(path, metadata, response)
 
     def _open_archive(self, path: str, metadata: Mapping[str, Any], response: Response) -> _Model:
@@ -274,6 +276,11 @@ class Session:
             )
         archive = read_archive(response.content, role="client")
         role, interface = open_role(archive)
+        if self.keys is not None and not metadata["parameters"]["key_bytes"]:
+            raise InputError(
+                "there are keys, but the server says that its model takes none: it would see the rows",
+                remedy="leave out the keys if that is what you want",
+            )
         check_features(interface, self._features, self._units)
         return _Model(path, metadata, archive, role, interface, etag, response.content)
 
@@ -308,11 +315,14 @@ class Session:
         return f"/v2/keys/{self.keys.key_id}"
 
     def _signed(self, call: Call) -> Call:
-        return Call(call.method, call.path, call.content, {**call.headers, **self._headers})
+        return replace(call, headers={**call.headers, **self._headers})
 
-    def _send(self, method: str, path: str, content: bytes | None = None) -> Flow[Response]:
+    def _send(
+        self, method: str, path: str, content: bytes | None = None, *, max_bytes: int = 1 << 20
+    ) -> Flow[Response]:
         headers = {} if content is None else {"Content-Type": "application/octet-stream"}
-        return (yield from retrying(self._signed(Call(method, path, content, headers)), retries=self._retries))
+        call = Call(method, path, content, headers, max_bytes)
+        return (yield from retrying(self._signed(call), retries=self._retries))
 
 
 def open_role(archive: Archive) -> tuple[ClientRole, Interface]:
