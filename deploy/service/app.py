@@ -33,7 +33,7 @@ def create_app(service: Service) -> ASGIApp:
     """The application; its lifespan starts and stops the service."""
     app = build_routes(service.settings)
     app.state.service = service
-    return Gate(app, service)
+    return Gate(app, service, _refuse)
 
 
 def build_routes(settings: ServiceSettings) -> FastAPI:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from starlette.requests import ClientDisconnect, Request
 
 from deploy.errors import DeployError, WireError
+from deploy.service.exchange import RECEIVE_INTO
 from deploy.service.refusals import overloaded
 
 __all__ = ["Body", "MemoryBudget"]
@@ -52,8 +53,7 @@ class Body:
         self._remedy = remedy
         self._stream = request.stream()
         self._ended = False
-        chunked = "transfer-encoding" in request.headers  # then a length beside it says nothing
-        declared = None if chunked else request.headers.get("content-length")
+        declared = request.headers.get("content-length")  # never beside chunks: the connection refuses both
         self.declared = int(declared) if declared is not None and declared.isdigit() else None
 
     def lower_cap(self, cap_bytes: int) -> None:
@@ -93,12 +93,7 @@ class Body:
                     chunk = await anext(self._stream, None)
             except TimeoutError:
                 self._ended = True
-                raise WireError(
-                    f"the body stopped after {size} bytes",
-                    code="body_timeout",
-                    http_status=408,
-                    hint="send it faster, or ask the operator to raise body_timeout_s",
-                ) from None
+                raise self._too_slow() from None
             except ClientDisconnect:
                 self._ended = True
                 raise
@@ -111,7 +106,17 @@ class Body:
             yield chunk
 
     async def read(self) -> bytearray:
-        """The body as a whole."""
+        """The body as a whole; received straight into place where its length is declared and the server can do that."""
+        offered = self._request.scope.get("extensions", {}).get(RECEIVE_INTO)
+        if offered is not None and self.declared is not None:
+            self.check_length()
+            self._ended = True
+            data = bytearray(self.declared)
+            try:
+                await offered["call"](memoryview(data), pause_s=self._pause_s, total_s=self._total_s)
+            except TimeoutError:
+                raise self._too_slow() from None
+            return data
         data = bytearray()
         async for chunk in self.chunks():
             data += chunk
@@ -127,6 +132,14 @@ class Body:
                     pass
         except (TimeoutError, DeployError, ClientDisconnect):
             return
+
+    def _too_slow(self) -> WireError:
+        return WireError(
+            f"no byte for {self._pause_s:g} s, or not all of the body within {self._total_s:g} s",
+            code="body_timeout",
+            http_status=408,
+            hint="send it faster, or ask the operator to raise body_timeout_s",
+        )
 
     def _too_large(self) -> WireError:
         return WireError(

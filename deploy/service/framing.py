@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from asyncio import StreamReader
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["FrameError", "encode_frame", "read_frame", "receive_frame"]
+__all__ = ["LENGTHS_BYTES", "FrameError", "encode_frame", "read_header", "read_lengths", "receive_frame"]
 
 _LENGTHS = struct.Struct("<IQ")
+LENGTHS_BYTES = _LENGTHS.size
+"""What a frame begins with: the lengths of its two parts."""
 _MAX_HEADER = 1 << 20
-_MAX_PAYLOAD = 1 << 34
+_MAX_ARCHIVE = 1 << 34
+_MAX_ANSWER = 1 << 28
 
 
 class FrameError(ConnectionError):
@@ -30,20 +32,10 @@ def encode_frame(header: Mapping[str, Any], payload: bytes | memoryview = b"") -
     return [_LENGTHS.pack(len(head), len(payload)), head, payload]
 
 
-async def read_frame(reader: StreamReader) -> tuple[dict[str, Any], bytes]:
-    """Read one frame from a worker; raises :class:`FrameError` at its end."""
-    try:
-        head_bytes, payload_bytes = _lengths(await reader.readexactly(_LENGTHS.size))
-        header = _header(await reader.readexactly(head_bytes))
-        return header, await reader.readexactly(payload_bytes)
-    except (EOFError, OSError) as error:
-        raise FrameError(f"the worker is gone: {type(error).__name__}") from None
-
-
 def receive_frame(connection: socket.socket) -> tuple[dict[str, Any], bytearray]:
     """Read one frame in a worker, blocking; raises :class:`FrameError` at the server's end."""
-    head_bytes, payload_bytes = _lengths(_receive(connection, _LENGTHS.size))
-    header = _header(_receive(connection, head_bytes))
+    head_bytes, payload_bytes = read_lengths(_receive(connection, LENGTHS_BYTES), max_payload=_MAX_ARCHIVE)
+    header = read_header(_receive(connection, head_bytes))
     return header, _receive(connection, payload_bytes)
 
 
@@ -58,14 +50,16 @@ def _receive(connection: socket.socket, size: int) -> bytearray:
     return data
 
 
-def _lengths(data: bytes | bytearray) -> tuple[int, int]:
+def read_lengths(data: bytes | bytearray, *, max_payload: int = _MAX_ANSWER) -> tuple[int, int]:
+    """Lengths of header and payload, in bytes; raises :class:`FrameError` beyond the bounds."""
     head_bytes, payload_bytes = _LENGTHS.unpack(data)
-    if head_bytes > _MAX_HEADER or payload_bytes > _MAX_PAYLOAD:
+    if head_bytes > _MAX_HEADER or payload_bytes > max_payload:
         raise FrameError(f"a frame of {head_bytes} + {payload_bytes} bytes")
     return head_bytes, payload_bytes
 
 
-def _header(data: bytes | bytearray) -> dict[str, Any]:
+def read_header(data: bytes | bytearray) -> dict[str, Any]:
+    """A frame's header; raises :class:`FrameError` where it is no JSON object."""
     try:
         header = json.loads(data)
     except ValueError:

@@ -39,6 +39,7 @@ _KEY_ID = re.compile(r"[0-9a-f]{64}")
 _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _FILE = re.compile(r"(?P<key_id>[0-9a-f]{64})\.(?P<scope>[0-9a-f]{16})")
 _TOUCH_S = 10.0
+_RECALLED = 4096
 _ABANDONED_S = 5.0
 _NOT_DAMAGE = ("SQLITE_FULL", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")
 _SCHEMA = """
@@ -102,6 +103,7 @@ class KeyStore:
         self._clock = clock
         self._lock = threading.RLock()
         self._database: sqlite3.Connection | None = None
+        self._found: dict[tuple[str, str], tuple[StoredKey, float]] = {}
         with storage_errors(folder):
             for place in (folder, folder / "keys", folder / "incoming"):
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,6 +116,11 @@ class KeyStore:
             if self._database is not None:
                 self._database.close()
                 self._database = None
+
+    def recall(self, tenant: str, key_id: str) -> StoredKey | None:
+        """The tenant's key where :meth:`find` gave it a moment ago and its file is still there; never waits."""
+        key, until = self._found.get((tenant, key_id), (None, 0.0))
+        return key if key is not None and self._clock() < until and key.path.exists() else None
 
     def find(self, tenant: str, key_id: str) -> StoredKey | None:
         """The tenant's key, or None; counts as a use."""
@@ -132,6 +139,9 @@ class KeyStore:
                 return None
             if now - used > _TOUCH_S:
                 database.execute("UPDATE keys SET used = ? WHERE tenant = ? AND key_id = ?", (now, tenant, key_id))
+            if len(self._found) >= _RECALLED:
+                self._found.clear()
+            self._found[tenant, key_id] = key, now + _TOUCH_S
             return key
 
         return self._indexed(look)
@@ -242,6 +252,7 @@ class KeyStore:
             )
 
     def _erase(self, database: sqlite3.Connection, tenant: str, key_id: str, scope: str) -> None:
+        self._found.pop((tenant, key_id), None)
         self._path(tenant, key_id, scope).unlink(missing_ok=True)
         database.execute("DELETE FROM keys WHERE tenant = ? AND key_id = ?", (tenant, key_id))
 

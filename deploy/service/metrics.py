@@ -46,12 +46,13 @@ class Metrics:
             ("result",),
             registry=registry,
         )
-        self.tensor_bytes = Counter(
+        tensor_bytes = Counter(
             "deploy_tensor_bytes",
             "Bytes of tensors received (in) and sent (out).",
             ("direction",),
             registry=registry,
         )
+        self.bytes_in, self.bytes_out = tensor_bytes.labels("in"), tensor_bytes.labels("out")
 
     def watch(self, gauge: Gauge, read: Callable[[], float]) -> None:
         """Read a gauge when it is scraped."""

@@ -15,11 +15,13 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from deploy.errors import BundleError, DeployError, ServiceError, WireError
-from deploy.service.framing import FrameError, encode_frame, read_frame
+from deploy.service.framing import FrameError
+from deploy.service.link import Link
 from deploy.service.refusals import deadline_exceeded, draining, overloaded, worker_lost
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 2
 _MAX_RESTART_DELAY_S = 10.0
+_SOCKET_BYTES = 4 << 20
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -106,12 +109,10 @@ class _Job:
 class _Worker:
     slot: int
     process: asyncio.subprocess.Process | None = None
-    reader: asyncio.StreamReader | None = None
-    writer: asyncio.StreamWriter | None = None
+    link: Link | None = None
     ready: bool = False
     job: _Job | None = None
     keys: frozenset[str] = frozenset()
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def preferred_worker(key_id: str, slots: Sequence[int]) -> int:
@@ -212,12 +213,11 @@ class WorkerPool:
         job = _Job(header, payload, key_id, loop.create_future(), loop.time())
         self._waiting.append(job)
         self._dispatch()
+        deadline = loop.call_later(timeout_s, lambda: _fail(job, deadline_exceeded(timeout_s)))
         try:
-            async with asyncio.timeout(timeout_s):
-                return await job.answer
-        except TimeoutError:
-            raise deadline_exceeded(timeout_s) from None
+            return await job.answer
         finally:
+            deadline.cancel()
             if job in self._waiting:
                 self._waiting.remove(job)
 
@@ -231,7 +231,7 @@ class WorkerPool:
                 worker.job = job
                 if job.key_id is not None:
                     self._observer.key_cached(hit=job.key_id in worker.keys)
-                worker.wake.set()
+                self._begin(worker, job)
         if self._waiting and any(worker.ready and worker.job is None for worker in self._workers):
             self._dispatch_later()
 
@@ -269,7 +269,8 @@ class WorkerPool:
                 try:
                     await self._launch(worker)
                     failures = 0
-                    await self._serve(worker)
+                    assert worker.link is not None
+                    await worker.link.closed
                 except DeployError as error:
                     failures += 1
                     self._first_failure = self._first_failure or error
@@ -288,6 +289,8 @@ class WorkerPool:
 
     async def _launch(self, worker: _Worker) -> None:
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):  # the kernel caps it: where it may hold a whole request, one write is enough
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, "1")}
         creation = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
@@ -309,61 +312,54 @@ class WorkerPool:
         finally:
             theirs.close()
         ours.setblocking(False)
-        worker.reader, worker.writer = await asyncio.open_connection(sock=ours)
+        _, worker.link = await asyncio.get_running_loop().create_connection(Link, sock=ours)
         settings = self._settings
         bounds = {
             "key_cache_bytes": settings.key_cache_bytes,
             "memory_bytes": settings.memory_bytes,
             "nice": settings.nice,
         }
-        worker.writer.writelines(encode_frame(bounds))
+        worker.link.tell(bounds)
         for archive in self._archives:
-            answer = await self._exchange(worker, {"op": "open", "model": archive.model}, archive.data)
-            self.models.setdefault(archive.model, answer.header)
+            answer, _ = await worker.link.ask({"op": "open", "model": archive.model}, archive.data)
+            if "error" in answer:
+                raise remote_error(answer["error"])
+            self.models.setdefault(archive.model, answer)
         worker.ready = True
         self._dispatch()
 
-    async def _exchange(self, worker: _Worker, header: Mapping[str, Any], payload: bytes | memoryview) -> Reply:
-        assert worker.writer is not None and worker.reader is not None
-        worker.writer.writelines(encode_frame(header, payload))
-        await worker.writer.drain()
-        answer, data = await read_frame(worker.reader)
-        worker.keys = frozenset(answer.get("keys", ()))
-        if "error" in answer:
-            raise remote_error(answer["error"])
-        return Reply(answer, data, float(answer.get("seconds", 0.0)))
+    def _begin(self, worker: _Worker, job: _Job) -> None:
+        """Hand a job to a free worker."""
+        assert worker.link is not None
+        stuck = asyncio.get_running_loop().call_later(self._settings.worker_timeout_s, self._kill, worker, job)
+        answer = worker.link.ask(job.header, job.payload)
+        answer.add_done_callback(partial(self._finish, worker, job, stuck))
 
-    async def _serve(self, worker: _Worker) -> None:
-        """Do the jobs that :meth:`_dispatch` hands to one live process, until it dies."""
+    def _finish(
+        self,
+        worker: _Worker,
+        job: _Job,
+        stuck: asyncio.TimerHandle,
+        answer: asyncio.Future[tuple[dict[str, Any], bytes]],
+    ) -> None:
+        """Pass an answer on and take the next job; of a worker that died, :meth:`_lost` takes care."""
+        stuck.cancel()
+        if answer.exception() is not None:
+            return
+        header, payload = answer.result()
+        worker.keys = frozenset(header.get("keys", ()))
+        if "error" in header:
+            _fail(job, remote_error(header["error"]))
+        elif not job.answer.done():
+            job.answer.set_result(Reply(header, payload, float(header.get("seconds", 0.0))))
+        worker.job = None
+        self._dispatch()
+
+    def _kill(self, worker: _Worker, job: _Job) -> None:
         assert worker.process is not None
-        died = asyncio.create_task(worker.process.wait())
-        try:
-            while True:
-                woken = asyncio.create_task(worker.wake.wait())
-                await asyncio.wait({woken, died}, return_when=asyncio.FIRST_COMPLETED)
-                woken.cancel()
-                if not worker.wake.is_set():
-                    return
-                worker.wake.clear()
-                job = worker.job
-                assert job is not None
-                try:
-                    async with asyncio.timeout(self._settings.worker_timeout_s):
-                        reply = await self._exchange(worker, job.header, job.payload)
-                except TimeoutError:
-                    _log.error("worker stuck", extra={"fields": {"slot": worker.slot, "pid": worker.process.pid}})
-                    worker.process.kill()
-                    job.attempts = _ATTEMPTS
-                    return
-                except DeployError as error:
-                    _fail(job, error)
-                else:
-                    if not job.answer.done():
-                        job.answer.set_result(reply)
-                worker.job = None
-                self._dispatch()
-        finally:
-            died.cancel()
+        _log.error("worker stuck", extra={"fields": {"slot": worker.slot, "pid": worker.process.pid}})
+        job.attempts = _ATTEMPTS
+        worker.process.kill()
 
     async def _lost(self, worker: _Worker) -> None:
         """Clean up after a process that died; its request is tried once more elsewhere."""
@@ -381,11 +377,9 @@ class WorkerPool:
 
     async def _stop(self, worker: _Worker) -> int | None:
         worker.ready, worker.job, worker.keys = False, None, frozenset()
-        worker.wake.clear()
-        process, writer = worker.process, worker.writer
-        worker.reader = worker.writer = None
-        if writer is not None:
-            writer.close()
+        process, link, worker.link = worker.process, worker.link, None
+        if link is not None:
+            link.close()
         if process is None:
             return None
         with contextlib.suppress(ProcessLookupError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Annotated, Any
 
@@ -17,10 +18,11 @@ from deploy.service.schema import errors, infer_documentation
 from deploy.service.service import Service
 from deploy.service.tensors import Query, encode_answer, parse_query
 
-__all__ = ["infer_router", "router"]
+__all__ = ["INFER_PATH", "answer_inference", "infer_router", "router"]
 
 Name = Annotated[str, Path(description="model, as GET /v2/models names it", max_length=200)]
 Version = Annotated[str, Path(description="version of the model", max_length=100)]
+INFER_PATH = re.compile(r"/v2/models/(?P<name>[^/]{1,200})(?:/versions/(?P<version>[^/]{1,100}))?/infer")
 _PARSE_IN_THREAD = 1 << 16
 
 router = APIRouter(tags=["V2"])
@@ -250,15 +252,21 @@ def infer_router(*, max_request_bytes: int) -> APIRouter:
 
 async def infer(request: Request, name: Name) -> Response:
     """Answer by the latest version."""
-    return await _infer(request, name, None)
+    return await answer_inference(request, name, None)
 
 
 async def version_infer(request: Request, name: Name, version: Version) -> Response:
     """Answer by one version."""
-    return await _infer(request, name, version)
+    return await answer_inference(request, name, version)
 
 
-async def _infer(request: Request, name: str, version: str | None) -> Response:
+async def answer_inference(request: Request, name: str, version: str | None) -> Response:
+    """What both routes do.
+
+    Raises
+    ------
+    DeployError : the request is refused; its body was read or dropped.
+    """
     service = service_of(request)
     settings = service.settings
     body = Body(
@@ -313,18 +321,25 @@ async def _answer(request: Request, service: Service, model: ServedModel, tenant
             hint="fetch GET /v2/models/{m}/client again",
         )
     began = time.perf_counter()
-    work = asyncio.create_task(service.infer(model, tenant, query))
+    this = asyncio.current_task()
+    assert this is not None
     gone = asyncio.create_task(_wait_for_disconnect(request))
+
+    def leave(_: object) -> None:
+        this.cancel()
+
+    gone.add_done_callback(leave)
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            request.state.fields["cancelled"] = True
-            return Response(status_code=499)
-        answers = work.result()
+        answers = await service.infer(model, tenant, query)
+    except asyncio.CancelledError:
+        if not gone.done():
+            raise
+        this.uncancel()
+        request.state.fields["cancelled"] = True
+        return Response(status_code=499)
     finally:
-        for task in (work, gone):
-            task.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
+        gone.remove_done_callback(leave)
+        gone.cancel()
     signature = service.catalogue.signature(model)
     content, head = encode_answer(query, answers, model=model.name, version=model.version, signature=signature)
     service.metrics.seconds.labels(model.name).observe(time.perf_counter() - began)

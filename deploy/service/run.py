@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -10,13 +11,14 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import uvicorn
 
 from deploy.errors import InputError, ServiceError, UsageError
 from deploy.service.app import create_app
-from deploy.service.connection import TimedConnection
+from deploy.service.connection import Connection
 from deploy.service.journal import configure_logging
 from deploy.service.service import Service
 
@@ -63,6 +65,8 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         """Announce the address once requests are answered."""
         await super().startup(sockets)
         if self.started:
+            gc.collect()
+            gc.freeze()  # what lives as long as the server is not looked through again
             self._announce()
 
 
@@ -109,9 +113,8 @@ def run_service(service: Service, *, announce: Callable[[Address], None]) -> Non
         ssl_keyfile=settings.tls_key,
         timeout_graceful_shutdown=int(settings.drain_s) or None,
         timeout_keep_alive=settings.idle_timeout_s,
-        h11_max_incomplete_event_size=1 << 16,
-        loop="asyncio",
-        http=TimedConnection,
+        loop="uvloop" if find_spec("uvloop") else "asyncio",
+        http=Connection,
         ws="none",
     )
     server = _Server(config, service, lambda: announce(address))

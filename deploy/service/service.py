@@ -182,7 +182,8 @@ class Service:
                 http_status=400,
                 hint="send parameters.key_id, the sha256 of the uploaded keys",
             )
-        key = await asyncio.to_thread(self.store.find, tenant, check_key_id(key_id))
+        key_id = check_key_id(key_id)
+        key = self.store.recall(tenant, key_id) or await asyncio.to_thread(self.store.find, tenant, key_id)
         if key is None:
             raise key_not_found()
         if not key.has_scope(limits.key_scope):
@@ -215,30 +216,36 @@ class Service:
         header: dict[str, Any] = {"op": "infer", "model": model.id}
         if key is not None:
             header |= {"key_id": key.key_id, "key_path": str(key.path)}
-        self.backend.check_room(len(query.elements))
-        timeout_s = self._timeout(query)
+        key_id = key.key_id if key is not None else None
+        try:
+            replies = await self._submit(header, query.elements, key_id, self._timeout(query))
+        except DeployError as error:
+            if key is not None and error.code in ("key_damaged", "key_not_found"):
+                await asyncio.to_thread(self.store.delete, tenant, key.key_id)
+                raise key_not_found() from None
+            raise
+        seconds = self.metrics.worker_seconds.labels(model.name)
+        for reply in replies:
+            seconds.observe(reply.worker_s)
+        self.metrics.bytes_in.inc(sum(map(len, query.elements)))
+        self.metrics.bytes_out.inc(sum(len(reply.payload) for reply in replies))
+        return [reply.payload for reply in replies]
+
+    async def _submit(
+        self, header: dict[str, Any], elements: Sequence[bytes | memoryview], key_id: str | None, timeout_s: float
+    ) -> list[Reply]:
+        self.backend.check_room(len(elements))
+        if len(elements) == 1:
+            return [await self.backend.submit(header, elements[0], key_id=key_id, timeout_s=timeout_s)]
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(
-                        self.backend.submit(
-                            header, element, key_id=key.key_id if key else None, timeout_s=timeout_s
-                        )
-                    )
-                    for element in query.elements
+                    group.create_task(self.backend.submit(header, element, key_id=key_id, timeout_s=timeout_s))
+                    for element in elements
                 ]
         except ExceptionGroup as errors:
-            error = errors.exceptions[0]
-            if key is not None and getattr(error, "code", "") in ("key_damaged", "key_not_found"):
-                await asyncio.to_thread(self.store.delete, tenant, key.key_id)
-                raise key_not_found() from None
-            raise error from None
-        replies = [task.result() for task in tasks]
-        for reply in replies:
-            self.metrics.worker_seconds.labels(model.name).observe(reply.worker_s)
-        self.metrics.tensor_bytes.labels("in").inc(sum(len(element) for element in query.elements))
-        self.metrics.tensor_bytes.labels("out").inc(sum(len(reply.payload) for reply in replies))
-        return [reply.payload for reply in replies]
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
 
     def _timeout(self, query: Query) -> float:
         wanted = query.parameters.get("timeout_ms")

@@ -43,7 +43,9 @@ class ServiceSettings(BaseSettings):
     request_timeout_s: float = Field(default=60.0, gt=0, description="deadline of one inference")
     worker_timeout_s: float = Field(default=300.0, gt=0, description="a worker busy for longer is replaced")
     idle_timeout_s: float = Field(
-        default=30.0, gt=0, description="longest pause between requests, and longest time for the head of one"
+        default=30.0,
+        gt=0,
+        description="longest pause between requests, longest time for the head of one and for taking an answer",
     )
     body_timeout_s: float = Field(default=30.0, gt=0, description="longest pause while a body arrives")
     upload_timeout_s: float = Field(default=900.0, gt=0, description="longest time for one body as a whole")

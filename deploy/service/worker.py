@@ -8,6 +8,7 @@ place but not the text, which could quote what it was given.
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import os
 import resource
@@ -199,9 +200,11 @@ def main() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (settings["memory_bytes"], settings["memory_bytes"]))
         session = Session(key_cache_bytes=settings["key_cache_bytes"])
         while True:
-            answer, data = session.handle(*receive_frame(connection))
-            for part in encode_frame(answer, data):
-                connection.sendall(part)
+            header, payload = receive_frame(connection)
+            answer, data = session.handle(header, payload)
+            connection.sendall(b"".join(encode_frame(answer, data)))
+            if header["op"] == "open":
+                gc.freeze()  # what lives as long as the worker is not looked through again
     except (FrameError, BrokenPipeError, ConnectionResetError):
         return
 

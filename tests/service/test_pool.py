@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from standing import N_IN, served
 
 from deploy.envelope import KEYLESS, open_envelope, scope_hash, seal
 from deploy.errors import BundleError, DeployError, ServiceError, WireError
-from deploy.service.framing import FrameError, encode_frame, read_frame
+from deploy.service.framing import FrameError, encode_frame, receive_frame
+from deploy.service.link import Link
 from deploy.service.pool import PoolSettings, Reply, ServedArchive, WorkerPool, preferred_worker
 from deploy.service.worker import KeyCache, Session, error_document
 
@@ -200,28 +202,53 @@ def test_error_of_a_worker_crosses_without_payload() -> None:
     assert error_document(DeployError("x"))["status"] == 500
 
 
+def said_over_a_link(*pieces: bytes, asked: bool = True) -> tuple[dict[str, Any], bytes]:
+    """What a link makes of a worker that says these pieces and hangs up; the question must have reached it whole."""
+
+    async def talk() -> tuple[dict[str, Any], bytes]:
+        ours, theirs = socket.socketpair()
+        _, link = await asyncio.get_running_loop().create_connection(Link, sock=ours)
+        with theirs:
+            answer = link.ask({"op": "é"}, b"question") if asked else None
+            for piece in pieces:
+                await asyncio.sleep(0)
+                theirs.sendall(piece)
+            if answer is not None:
+                assert receive_frame(theirs) == ({"op": "é"}, b"question")
+        await link.closed
+        return await (answer or link.ask({"op": "é"}, b"question"))
+
+    return asyncio.run(talk())
+
+
 @pytest.mark.parametrize(
-    "garbage", [b"", b"\1\0", b"\xff" * 12, b"\2\0\0\0" + bytes(8) + b"[]", b"\2\0\0\0" + bytes(8) + b"{x"]
+    "garbage",
+    [
+        b"",
+        b"\1\0",
+        b"\xff" * 12,
+        b"\2\0\0\0" + (1 << 29).to_bytes(8, "little") + b"{}",
+        b"\2\0\0\0" + bytes(8) + b"[]",
+        b"\2\0\0\0" + bytes(8) + b"{x",
+    ],
 )
 def test_frames_that_are_none_end_the_conversation(garbage) -> None:
-    async def read() -> None:
-        reader = asyncio.StreamReader()
-        reader.feed_data(garbage)
-        reader.feed_eof()
-        await read_frame(reader)
-
     with pytest.raises(FrameError):
-        asyncio.run(read())
+        said_over_a_link(garbage)
 
 
-def test_frames_round_trip() -> None:
-    async def read() -> tuple[dict[str, Any], bytes]:
-        reader = asyncio.StreamReader()
-        for part in encode_frame({"op": "é"}, b"payload"):
-            reader.feed_data(part)
-        return await read_frame(reader)
+def test_frames_round_trip_in_whatever_pieces_they_come() -> None:
+    frame = b"".join(encode_frame({"op": "é"}, b"payload" * 1000))
+    for size in (1, 5, 12, 100, len(frame)):
+        pieces = [frame[at : at + size] for at in range(0, min(200, len(frame)), size)]
+        pieces.append(frame[sum(map(len, pieces)) :])
+        assert said_over_a_link(*pieces) == ({"op": "é"}, b"payload" * 1000)
 
-    assert asyncio.run(read()) == ({"op": "é"}, b"payload")
+
+def test_an_answer_that_nobody_asked_for_ends_the_conversation() -> None:
+    frame = b"".join(encode_frame({}, b""))
+    with pytest.raises(FrameError):
+        said_over_a_link(frame, asked=False)
 
 
 def test_envelope_refuses_every_single_flipped_bit() -> None:
