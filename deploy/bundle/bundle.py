@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from deploy.bundle.archive import Archive, Role, check_hashes, read_archive, write_archive
+from deploy.bundle.judged import read_guard, read_report
 from deploy.bundle.manifest import MANIFEST_FILE, SCHEMA, Manifest, TargetRecord, read_manifest, write_manifest
 from deploy.bundle.tree import read_folder, read_zip, write_zip
 from deploy.bundle.weights import MODEL_FILE, describe_model, read_model, write_model
@@ -222,7 +223,18 @@ class Bundle:
     @cached_property
     def interface(self) -> Interface:
         """What clients know of the model."""
-        return Interface.from_bytes(self.files[INTERFACE_FILE])
+        found, model = Interface.from_bytes(self.files[INTERFACE_FILE]), self.model
+        for what, says, has in (
+            ("inputs", found.n_in, model.n_in),
+            ("outputs", found.n_out, model.n_out),
+            ("input shape", found.input_shape, model.input_shape),
+            ("decision rule", found.decision, model.decision),
+            ("class labels", found.classes, model.classes),
+        ):
+            if says != has:
+                cause = f"{what}: {str(says)[:80]}, the model has {str(has)[:80]}"
+                raise BundleError(cause, place=INTERFACE_FILE, remedy="convert again")
+        return found
 
     @cached_property
     def calibration_hashes(self) -> frozenset[bytes]:
@@ -235,8 +247,12 @@ class Bundle:
     @property
     def activation_guard(self) -> Mapping[str, Any]:
         """Pre-activation boxes, the owner's."""
-        found: Mapping[str, Any] = json.loads(self.files.get(GUARD_FILE, b"{}"))
-        return found
+        if GUARD_FILE not in self.files:
+            return {}
+        try:
+            return read_guard(self.files[GUARD_FILE], self.model.widths[1:])
+        except BundleError as error:
+            raise error.at(GUARD_FILE) from None
 
     def target_files(self, name: str) -> dict[str, bytes]:
         """Files of one target, by their name below targets/<name>/."""
@@ -295,14 +311,9 @@ class Bundle:
         if data is None:
             return {"targets": {}}
         try:
-            found = json.loads(data)
-            if not isinstance(found["targets"], dict):
-                raise BundleError("targets is no table", place=FIDELITY_FILE)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise BundleError(
-                f"is damaged: {error}", place=FIDELITY_FILE, remedy="delete it, evaluate again"
-            ) from None
-        return dict(found)
+            return read_report(data)
+        except BundleError as error:
+            raise error.at(f"{self.path}/{FIDELITY_FILE}") from None
 
     def write_report(self, document: Mapping[str, Any]) -> None:
         """Keep what `evaluate` found beside the bundle's files; its identity does not change.

@@ -10,8 +10,9 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
+from deploy.bundle.judged import Number
 from deploy.bundle.tree import check_name
 from deploy.errors import BundleError
 
@@ -43,6 +44,14 @@ class ModelEntry(BaseModel):
     sha256: str = _Sha256
 
 
+class _Cost(BaseModel):
+    name: str
+    value: Number
+    unit: str
+    kind: str
+    who_sees: str = ""
+
+
 class TargetRecord(BaseModel):
     """What a target guarantees and not, its options, its summary, and how it did on the calibration rows."""
 
@@ -54,6 +63,20 @@ class TargetRecord(BaseModel):
     summary: dict[str, Any]
     calibration: dict[str, Any]
     cost: list[dict[str, Any]]
+
+    @field_validator("calibration")
+    @classmethod
+    def _check_calibration(cls, found: dict[str, Any]) -> dict[str, Any]:
+        for key in ("agreement", "kl"):
+            TypeAdapter(Number | None).validate_python(found.get(key))
+        return found
+
+    @field_validator("cost")
+    @classmethod
+    def _check_cost(cls, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for item in found:
+            _Cost.model_validate(item)
+        return found
 
 
 class Manifest(BaseModel):

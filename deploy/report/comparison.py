@@ -63,8 +63,12 @@ def _paired(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -
     """Exact McNemar over the rows that both were judged on, or None where these differ."""
     if first is None or second is None or "disagreeing_rows" not in first or "disagreeing_rows" not in second:
         return None
-    here, there = first["evaluation"], second["evaluation"]
-    if here.get("rows_sha256") is None or here.get("rows_sha256") != there.get("rows_sha256"):
+    here, there = first.get("evaluation", {}), second.get("evaluation", {})
+    if (
+        here.get("rows") is None
+        or here.get("rows_sha256") is None
+        or here.get("rows_sha256") != there.get("rows_sha256")
+    ):
         return None
     import numpy as np
 

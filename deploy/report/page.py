@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deploy.errors import BundleError
 from deploy.report.figures import draw_agreement, draw_panel
 from deploy.requirement import require
 from deploy.text import bytes_text, number, share
@@ -23,27 +25,41 @@ def render_report(bundle: Bundle) -> str:
     Raises
     ------
     RequirementMissing : matplotlib or jinja2 is not installed.
+    BundleError : manifest or fidelity report hold what cannot be drawn.
     """
     found = bundle.report()["targets"]
     evaluated = {name: found[name] for name in bundle.targets if name in found}
-    return _render(
-        "report.html.j2",
-        name=bundle.path.name,
-        identity=bundle.identity,
-        manifest=bundle.manifest.model_dump(),
-        layers=_layers(bundle.manifest.model.model_dump()),
-        evaluated=evaluated,
-        agreement_figure=draw_agreement(evaluated) if evaluated else "",
-        targets=[
-            _target(name, record.model_dump(), evaluated.get(name))
-            for name, record in bundle.manifest.targets.items()
-        ],
-    )
+    with _bundle_errors(str(bundle.path)):
+        return _render(
+            "report.html.j2",
+            name=bundle.path.name,
+            identity=bundle.identity,
+            manifest=bundle.manifest.model_dump(),
+            layers=_layers(bundle.manifest.model.model_dump()),
+            evaluated=evaluated,
+            agreement_figure=draw_agreement(evaluated) if evaluated else "",
+            targets=[
+                _target(name, record.model_dump(), evaluated.get(name))
+                for name, record in bundle.manifest.targets.items()
+            ],
+        )
+
+
+@contextmanager
+def _bundle_errors(place: str) -> Iterator[None]:
+    """Whoever wrote manifest or report wrote it wrong; no template needs to foresee each way."""
+    jinja2 = require("jinja2", extra="report")
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, jinja2.TemplateError) as error:
+        cause = f"what it says cannot be drawn: {type(error).__name__}: {error}"
+        raise BundleError(cause, place=place, remedy="evaluate again, or convert again") from error
 
 
 def render_comparison(document: Mapping[str, Any]) -> str:
     """The page of :func:`deploy.report.compare_bundles`."""
-    return _render("comparison.html.j2", **document)
+    with _bundle_errors(" or ".join(side["bundle"] for side in document["bundles"])):
+        return _render("comparison.html.j2", **document)
 
 
 def _target(name: str, record: dict[str, Any], evaluation: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -60,8 +76,8 @@ def _layers(model: Mapping[str, Any]) -> list[dict[str, Any]]:
     activations = [*model["activations"], None] if model["kind"] == "mlp" else ["relu", None]
     names = [*model["names"], *[""] * len(widths)]
     return [
-        {"name": names[index], "n_in": widths[index], "n_out": widths[index + 1], "activation": activations[index]}
-        for index in range(len(widths) - 1)
+        {"name": name, "n_in": n_in, "n_out": n_out, "activation": activation}
+        for name, n_in, n_out, activation in zip(names, widths, widths[1:], activations, strict=False)
     ]
 
 
