@@ -64,24 +64,23 @@ def _paired(first: Mapping[str, Any] | None, second: Mapping[str, Any] | None) -
     if first is None or second is None or "disagreeing_rows" not in first or "disagreeing_rows" not in second:
         return None
     here, there = first.get("evaluation", {}), second.get("evaluation", {})
-    if (
-        here.get("rows") is None
-        or here.get("rows_sha256") is None
-        or here.get("rows_sha256") != there.get("rows_sha256")
-    ):
+    if here.get("rows_sha256") is None or here.get("rows_sha256") != there.get("rows_sha256"):
         return None
+    total = here.get("rows") or 0
     import numpy as np
 
     from deploy.fidelity import compare_paired
 
     rows = sorted({*first["disagreeing_rows"], *second["disagreeing_rows"]})
-    agrees = np.ones((2, here["rows"]), dtype=bool)
+    if len(rows) > total:
+        return None
+    agrees = np.ones((2, total), dtype=bool)
     for side, entry in zip(agrees, (first, second), strict=True):
         wrong = set(entry["disagreeing_rows"])
         side[: len(rows)] = [row not in wrong for row in rows]
     found = compare_paired(agrees[0], agrees[1])
     return {
-        "rows": here["rows"],
+        "rows": total,
         "only_first_agrees": found.better,
         "only_second_agrees": found.worse,
         "difference": found.difference,
