@@ -85,10 +85,10 @@ class _Stage:
         self.done += steps
 
     def line(self, now: float) -> str:
-        """Name, steps where they are counted, and seconds since the stage began."""
-        count = f" {self.done}" if self.done or self.total is not None else ""
+        """Name, steps where some were counted, and seconds since the stage began."""
         of = "" if self.total is None else f" of {self.total}"
-        return f"{self.name}:{count}{of}{',' if count else ''} {now - self.started:.0f} s"
+        count = f" {self.done}{of}," if self.done else ""
+        return f"{self.name}:{count} {now - self.started:.0f} s"
 
 
 def _bars() -> Bars:

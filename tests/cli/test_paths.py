@@ -21,7 +21,13 @@ from deploy.errors import BundleError, InputError
 from deploy.reading import read_bounded, read_text
 
 COMMAND = [sys.executable, "-c", "import sys; from deploy.cli.main import main; main()"]
-ENDS = {"pipe": "a pipe|did not end", "folder": "folder", "socket": "socket", "device": "device", "holes": "bytes"}
+ENDS = {
+    "pipe": "is a pipe, not a file|this pipe did not end",
+    "folder": "is a folder, not a file",
+    "socket": "No such device or address|is a socket, not a file",
+    "device": "is a device, not a file",
+    "holes": "4,398,046,511,104 bytes, where at most 1,048,576 bytes are read",
+}
 
 
 @pytest.fixture
