@@ -170,6 +170,27 @@ def test_damaged_index_is_rebuilt_from_the_files(tmp_path, damage, when) -> None
         assert found is not None and hashlib.sha256(found.path.read_bytes()).hexdigest() == key_id
 
 
+def test_recalled_keys_are_those_that_are_there_and_their_use_is_remembered(tmp_path, clock) -> None:
+    store = KeyStore(tmp_path, StoreLimits(ttl_s=100), clock=clock)
+    key_id = put(store, b"key")
+    assert store.recall("a", key_id) is None  # nobody has asked for it
+    key = store.find("a", key_id)
+    assert key is not None
+    assert store.recall("a", key_id) == key
+    assert store.recall("b", key_id) is None
+    for _ in range(30):  # in use for three times its time to live
+        clock.now += 10
+        assert store.recall("a", key_id) is None
+        assert store.find("a", key_id) == store.recall("a", key_id) == key
+    key.path.unlink()  # as another server deletes it
+    assert store.recall("a", key_id) is None
+    put(store, b"key")
+    assert store.recall("a", key_id) == key
+    store.delete("a", key_id)
+    key.path.write_bytes(b"key")
+    assert store.recall("a", key_id) is None
+
+
 def test_rows_without_a_file_are_dropped(tmp_path) -> None:
     store = KeyStore(tmp_path, StoreLimits())
     key_id = put(store, b"key")

@@ -180,6 +180,32 @@ def test_slow_client_is_told_so_and_leaves_nothing(serve) -> None:
         assert caller.upload().status_code == 201
 
 
+@pytest.mark.parametrize("bounds", [{"body_timeout_s": 0.5}, {"upload_timeout_s": 1.0}])
+def test_inference_whose_body_stops_or_trickles_is_told_so(serve, bounds) -> None:
+    server = serve(**bounds)
+    host, port = server.url.removeprefix("http://").split(":")
+    head = b"POST /v2/models/toy-standin/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        connection.sendall(head)
+        connection.settimeout(0.1)
+        answer = b""
+        for _ in range(900):
+            try:
+                part = connection.recv(4096)
+            except TimeoutError:
+                if "upload_timeout_s" in bounds:
+                    connection.sendall(b"x")
+                continue
+            answer += part
+            if not part:
+                break
+        assert answer.startswith(b"HTTP/1.1 408") and b'"code":"body_timeout"' in answer
+    with Caller(server.url) as caller:
+        assert caller.upload().status_code == 201
+        assert caller.infer().status_code == 200
+    assert metric(server, "deploy_in_progress") == 0
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /v2 HT", b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\nGET /v2"])
 def test_a_head_that_never_ends_closes_its_connection(serve, sent) -> None:
     server = serve(idle_timeout_s=0.3)
