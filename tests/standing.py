@@ -71,6 +71,26 @@ def running(
     models: list[ServedModel], folder: Path, *, cluster: str | None = None, **settings: Any
 ) -> Iterator[Running]:
     """Serve in a process of its own, as `serve` does; killed at the end if it still lives."""
+    log = folder / f"log-{os.urandom(4).hex()}.txt"
+    process = start_server(models, folder, log, cluster=cluster, **settings)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the server did not start: {log.read_text()}")
+        address = json.loads(line)
+        yield Running(process, address["url"], address["metrics_url"], log)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def start_server(
+    models: list[ServedModel], folder: Path, log: Path, *, cluster: str | None = None, **settings: Any
+) -> subprocess.Popen[str]:
+    """A server process, which prints its address as JSON once it is ready."""
     from deploy.service.settings import ServiceSettings
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,26 +111,13 @@ def running(
         ).model_dump(mode="json"),
     }
     (folder / "specification.json").write_text(json.dumps(specification))
-    log = folder / f"log-{os.urandom(4).hex()}.txt"
     with log.open("w") as sink:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-P", __file__, str(folder / "specification.json")],
             stdout=subprocess.PIPE,
             stderr=sink,
             text=True,
         )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the server did not start: {log.read_text()}")
-        address = json.loads(line)
-        yield Running(process, address["url"], address["metrics_url"], log)
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 def wait_until(claim: Callable[[], Any]) -> None:

@@ -30,7 +30,7 @@ _HINTS = {
 
 
 def create_app(service: Service) -> ASGIApp:
-    """The application; its lifespan starts and stops the service."""
+    """The application over a service that was started; its lifespan stops it."""
     app = build_routes(service.settings)
     app.state.service = service
     return Gate(app, service, _refuse)
@@ -64,16 +64,8 @@ def describe_api() -> dict[str, object]:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    service: Service = app.state.service
-    try:
-        await service.start()
-    except DeployError as error:
-        service.failure = error
-        raise
-    try:
-        yield
-    finally:
-        await service.stop()
+    yield
+    await app.state.service.stop()
 
 
 async def _refuse(request: Request, error: Exception) -> JSONResponse:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvicorn
 
-from deploy.errors import InputError, ServiceError, UsageError
+from deploy.errors import DeployError, InputError, ServiceError, UsageError
 from deploy.service.app import create_app
 from deploy.service.connection import Connection
 from deploy.service.journal import configure_logging
@@ -42,6 +42,8 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         super().__init__(config)
         self._service = service
         self._announce = announce
+        self._starting: asyncio.Task[None] | None = None
+        self.failure: DeployError | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -58,11 +60,27 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
     def _on_signal(self, number: int) -> None:
         again, self._service.draining = self._service.draining, True
         _log.info("draining", extra={"fields": {"signal": number}})
+        if self._starting is not None:
+            self._starting.cancel()
         delay_s = 0.0 if again or number == signal.SIGINT else self._service.settings.drain_delay_s
         asyncio.get_running_loop().call_later(delay_s, self.handle_exit, number, None)
+        if again:
+            self.force_exit = True
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Announce the address once requests are answered."""
+        """Start the workers, then listen and announce the address; a signal meanwhile ends it."""
+        self._starting = asyncio.create_task(self._service.start())
+        try:
+            await self._starting
+        except (DeployError, asyncio.CancelledError) as error:
+            self.failure = error if isinstance(error, DeployError) else None
+            self.should_exit = True
+            await self._service.stop()
+            return
+        finally:
+            self._starting = None
         await super().startup(sockets)
         if self.started:
             gc.collect()
@@ -123,9 +141,9 @@ def run_service(service: Service, *, announce: Callable[[Address], None]) -> Non
     finally:
         stop_metrics()
         listener.close()
-    if service.failure is not None:
-        raise service.failure
-    if not server.started:
+    if server.failure is not None:
+        raise server.failure
+    if not server.started and not service.draining:
         raise ServiceError("the server did not start", code="not_ready", hint="see the log")
 
 

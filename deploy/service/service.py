@@ -102,7 +102,6 @@ class Service:
         self.backend = (backend or _start_here)(models, settings, self.metrics)
         self.budget = MemoryBudget(settings.body_budget_bytes)
         self.draining = False
-        self.failure: DeployError | None = None
         self.uploads = 0
         self._maintenance: asyncio.Task[None] | None = None
 

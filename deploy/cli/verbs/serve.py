@@ -59,7 +59,7 @@ def run(
     """Serve until SIGTERM."""
     from deploy.requirement import require
 
-    for module in ("fastapi", "uvicorn", "prometheus_client", "pydantic_settings"):
+    for module in ("fastapi", "uvicorn", "httptools", "prometheus_client", "pydantic_settings"):
         require(module, extra="serve")
     from deploy.service.models import open_sources, parse_source
     from deploy.service.run import run_service

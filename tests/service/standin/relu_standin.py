@@ -2,7 +2,7 @@
 
 Their model is the identity on the first `n_out` inputs, which XOR lets a server cut out without knowing them.
 ``settings.json`` in an archive makes a server slow or fragile on purpose: ``seconds`` and ``busy_seconds`` that an
-inference takes, ``load_seconds`` of a key, ``fragile`` (payloads that begin with DIE kill the worker; with DIEONCE
+inference takes, ``load_seconds`` of a key, ``open_seconds`` of an archive, ``fragile`` (payloads that begin with DIE kill the worker; with DIEONCE
 only the first time, marked in ``folder``), ``defect`` (an unexpected exception that quotes the payload).
 """
 
@@ -37,6 +37,7 @@ def _xor(first: bytes, second: bytes) -> bytes:
 class _Server:
     def __init__(self, files) -> None:
         self._settings = json.loads(files.get("settings.json", b"{}"))
+        time.sleep(self._settings.get("open_seconds", 0))
         scope = self._settings.get("scope", "standin-1")
         self.limits = Limits(_NONCE + 8 * N_IN, _NONCE + 8 * N_OUT, key_bytes=KEY_BYTES, key_scope=scope)
         self.signature = Signature(Tensor("request", "BYTES", (-1,)), Tensor("answer", "BYTES", (-1,)))
