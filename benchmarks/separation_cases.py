@@ -1,4 +1,4 @@
-"""Networks and rows that benchmarks/separation.py judges on, each with its split fixed here.
+"""Networks and rows that benchmarks/separation.py and ternary.py judge on, each with its split fixed here.
 
 Reference networks and data come from RELU_DEPLOY_INPUTS, full Fashion-MNIST from Debian's package
 dataset-fashion-mnist. The tabular sets have no network of their own: a small one is trained here, on the first 60 % of

@@ -3,30 +3,28 @@
 Models and data come from RELU_DEPLOY_INPUTS. Every conversion is the target's own, with seed 0 and the options
 named; held-out rows are read once, at the end. Seconds are processor seconds on one thread.
 
-    python benchmarks/ternary.py                       # every table; about fifteen minutes
+    python benchmarks/ternary.py                       # every table; about half an hour, eight ninths of fidelity for spreads
     python benchmarks/ternary.py fidelity --models mnist digits_deep
-    python benchmarks/ternary.py optimal exact speed latency size sensitivity theory
+    python benchmarks/ternary.py optimal exact speed alternatives latency size sensitivity theory
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from separation_cases import REFERENCES as SHARED
 from threadpoolctl import threadpool_limits
 
 from deploy.dataset import Calibration
 from deploy.fidelity import agreement_interval
-from deploy.loaders import load
 from deploy.model import Affine, Decision, Mlp
 from deploy.progress import SILENT
 from quantization import target
@@ -41,37 +39,16 @@ from quantization.selection import BASELINES
 from quantization.sensitivity import measure_sensitivity
 from quantization.sign_theory import measure_transverse_ratio, transverse_ratio, transverse_ratio_asymptotic
 
-
-@dataclass(frozen=True)
-class Reference:
-    """A reference network: file, rows, and which of them are calibrated on and held out."""
-
-    model: str
-    data: str
-    calibration: tuple[int, int]
-    held_out: tuple[int, int]
-
-
 REFERENCES = {
-    "mnist": Reference("mnist_784_256_256_10", "mnist/mnist_t10k", (0, 8000), (8000, 10000)),
-    "mnist_small": Reference("mnist_784_128_64_10", "mnist/mnist_t10k", (0, 8000), (8000, 10000)),
-    "mnist_six": Reference("mnist_784_64x6_10", "mnist/mnist_t10k", (0, 8000), (8000, 10000)),
-    "digits": Reference("digits_64_32_10", "digits", (0, 1437), (1437, 1797)),
-    "digits_deep": Reference("digits_64_32_32_10", "digits", (0, 1437), (1437, 1797)),
-    "shuttle": Reference("shuttle_9_64_7", "shuttle/shuttle", (0, 8000), (46400, 58000)),
-    "shuttle_wide": Reference("shuttle_9_256_7", "shuttle/shuttle", (0, 8000), (46400, 58000)),
-    "breast_cancer": Reference("breast_cancer_30_16_2", "breast_cancer", (0, 455), (455, 569)),
+    "mnist": SHARED["mnist_256"],
+    "mnist_small": SHARED["mnist_deep"],
+    "mnist_six": SHARED["mnist_six"],
+    "digits": SHARED["digits"],
+    "digits_deep": SHARED["digits_deep"],
+    "shuttle": replace(SHARED["shuttle64"], calibration=(0, 8000)),
+    "shuttle_wide": replace(SHARED["shuttle256"], calibration=(0, 8000)),
+    "breast_cancer": SHARED["breast_cancer"],
 }
-
-
-def open_reference(name: str) -> tuple[Mlp, np.ndarray, np.ndarray]:
-    """Model, calibration rows, held-out rows."""
-    inputs = Path(os.environ["RELU_DEPLOY_INPUTS"])
-    reference = REFERENCES[name]
-    model = load(inputs / "models" / "reference" / f"{reference.model}.onnx")
-    assert isinstance(model, Mlp)
-    x = np.load(inputs / "data" / f"{reference.data}.npz")["x"].astype(float)
-    return model, x[slice(*reference.calibration)], x[slice(*reference.held_out)]
 
 
 def judge(model: Mlp, logits: np.ndarray, x: np.ndarray) -> tuple[float, float]:
@@ -126,7 +103,16 @@ METHODS: dict[str, Callable[[Mlp, np.ndarray], tuple[Any, float, str]]] = {
     "auto, int8 last": partial(convert, int8_last_layer=True),
 }
 
-SPREAD = ("auto, no beam", "auto")
+SPREAD = (
+    "absmean",
+    "twn",
+    "exact row",
+    "feedback, 1 scale",
+    "QAT, 10 epochs",
+    "auto, no beam",
+    "auto",
+    "auto, 7 levels",
+)
 """Methods that are run on subsets of the calibration rows too."""
 
 
@@ -140,7 +126,7 @@ def subsets(rows: int) -> Iterator[np.ndarray]:
 def table_fidelity(arguments: argparse.Namespace) -> None:
     """KL and agreement on held-out rows, calibrated on all rows and, below it, on eight subsets of nine tenths."""
     for name in arguments.models:
-        model, x, held_out = open_reference(name)
+        model, x, held_out = REFERENCES[name].read()
         print(f"{name}: {'-'.join(map(str, model.widths))}, {len(x)} calibration rows, {len(held_out)} held out")
         for label in arguments.methods:
             found, seconds, notes = METHODS[label](model, x)
@@ -217,7 +203,7 @@ def table_exact(arguments: argparse.Namespace) -> None:
 
     rng = np.random.default_rng(0)
     for name in ("mnist", "digits_deep"):
-        model, x, _ = open_reference(name)
+        model, x, _ = REFERENCES[name].read()
         network = QuantizedMlp.of(quantize_network(Evidence(model, x[:2000]), [Recipe()] * len(model.affines)))
         for bits in (8, 16):
             program = compile_integer(network, calibrate_grids(network, x, bits=bits))
@@ -290,9 +276,51 @@ def table_speed(arguments: argparse.Namespace) -> None:
         print(f"  operators that ran: {', '.join(f'{form} {dict(ops)}' for form, (_, ops) in sessions.items())}")
 
 
+def table_alternatives(arguments: argparse.Namespace) -> None:
+    """Other ways to have onnxruntime do it: least and median time of a call on 4096 x 4096 at batch 1, in turns with
+    the fastest float32, and the largest deviation from exact integers over the largest sum."""
+    from ternary_alternatives import profiled_us, reference, ways
+
+    from quantization.engines import open_session
+
+    rng = np.random.default_rng(0)
+    codes = rng.integers(-1, 2, size=(4096, 4096)).astype(np.int8)
+    x = rng.normal(size=(1, 4096)).astype(np.float32)
+    dense = codes.astype(np.float32)
+    plain = open_session(float_model(dense))[0]
+    rivals: dict[str, Callable[[], Any]] = {
+        "float32 numpy": lambda: x @ dense.T,
+        "float32 onnxruntime": lambda: plain.run(None, {"x": x}),
+        **float_torch(x, dense),
+    }
+    calls, notes = dict(rivals), {}
+    for label, row, opener in ways(codes, x):
+        way = opener()
+        expected = reference(codes, row)
+        notes[label] = (
+            f"deviation {np.abs(way.read() - expected).max() / np.abs(expected).max():.1e} ({way.operators})"
+        )
+        calls[label] = way.call
+    slow = [label for label, call in calls.items() if interleave({label: call}, 1, calls=2)[0][label] > 0.01]
+    least, median = interleave({k: v for k, v in calls.items() if k not in slow}, arguments.repeats)
+    for label in slow:
+        for table, found in zip((least, median), interleave({label: calls[label]}, 1, calls=3), strict=True):
+            table.update(found)
+    best, middle = (min(times[label] for label in rivals) for times in (least, median))
+    for label in calls:
+        print(
+            f"  {label:38s} {least[label] * 1e6:9.1f} us {best / least[label]:6.2f} times float32 "
+            f"(medians {median[label] * 1e6:9.1f} us, {middle / median[label]:5.2f} times) {notes.get(label, '')}"
+        )
+    kernel, run = profiled_us(codes, x)
+    print(
+        f"  onnxruntime's own profile of MatMulNBits, least times: operator {kernel:.0f} us, whole run {run:.0f} us"
+    )
+
+
 def table_latency(arguments: argparse.Namespace) -> None:
     """Least time of a call of each run time on the wide MNIST network, in turns with float32 in numpy."""
-    model, x, held_out = open_reference("mnist")
+    model, x, held_out = REFERENCES["mnist"].read()
     found, *_ = convert(model, x[:2000], beam=0)
     for batch in (1, 256):
         rows = held_out[:batch]
@@ -316,13 +344,15 @@ def table_latency(arguments: argparse.Namespace) -> None:
             )
 
 
-def interleave(calls: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Least and median seconds of each call. In its turn each is called twenty times, so that every one of them is
-    seen with its own weights, not its rivals', in the caches."""
-    times: dict[str, list[float]] = {label: [] for label in calls}
+def interleave(
+    functions: dict[str, Callable[[], Any]], repeats: int, *, calls: int = 20
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Least and median seconds of each function. In its turn each is called twenty times, so that every one of them
+    is seen with its own weights, not its rivals', in the caches."""
+    times: dict[str, list[float]] = {label: [] for label in functions}
     for _ in range(repeats):
-        for label, call in calls.items():
-            for _ in range(20):
+        for label, call in functions.items():
+            for _ in range(calls):
                 started = time.perf_counter()
                 call()
                 times[label].append(time.perf_counter() - started)
@@ -358,7 +388,7 @@ def float_model(dense: np.ndarray) -> bytes:
 def table_size(arguments: argparse.Namespace) -> None:
     """Bytes of each file against float32."""
     for name in arguments.models:
-        model, x, _ = open_reference(name)
+        model, x, _ = REFERENCES[name].read()
         found, *_ = convert(model, x[:1000], beam=0)
         sizes = {file: len(data) for file, data in found.files().items()}
         weights = found.arithmetic.network.weights
@@ -372,7 +402,7 @@ def table_size(arguments: argparse.Namespace) -> None:
 def table_sensitivity(arguments: argparse.Namespace) -> None:
     """Spearman's correlation of predicted and measured KL of sign flips, and measured over predicted."""
     for name in ("digits", "digits_deep", "mnist"):
-        model, x, held_out = open_reference(name)
+        model, x, held_out = REFERENCES[name].read()
         first, second = (x[6000:8000], held_out) if name == "mnist" else (x, held_out)
         for layer in measure_sensitivity(
             model, first, second, rng=np.random.default_rng(0), weights=200, columns=100
@@ -408,6 +438,7 @@ TABLES: dict[str, Callable[[argparse.Namespace], None]] = {
     "optimal": table_optimal,
     "exact": table_exact,
     "speed": table_speed,
+    "alternatives": table_alternatives,
     "latency": table_latency,
     "size": table_size,
     "sensitivity": table_sensitivity,

@@ -29,6 +29,7 @@ __all__ = [
     "mid_network",
     "name_classes",
     "span_one_group",
+    "stripped_decision",
 ]
 
 Function = Literal["none", "softmax", "log_softmax", "sigmoid", "complement", "sigmoid_pair"]
@@ -98,6 +99,11 @@ def decide(value: Signal | Tailed, rule: Rule, shape: tuple[int, ...], label: st
     if value.rule is not None or value.columns.size != value.n_values:
         raise LoadError(f"a decision on a part of the result of {value.made_by}")
     return Tailed(value.logits, value.function, columns, label, rule, value.classes)
+
+
+def stripped_decision(label: str) -> str:
+    """What is said of a node that decides; the rule itself is known at the end (argmax of a sigmoid pair is a sign)."""
+    return f"{label} was stripped; the network's own decision gives its labels"
 
 
 def name_classes(value: Tailed, names: Sequence[object]) -> Tailed:

@@ -174,3 +174,11 @@ def test_each_case_equals_its_record_or_is_refused_for_its_reason(inputs: Path) 
 
 def test_hidden_inputs_are_found_among_initialisers(inputs: Path) -> None:
     assert deploy.load(inputs / "cases" / "onnx_initialisers_also_inputs" / "model.onnx").widths == (3, 5, 2)
+
+
+@pytest.mark.parametrize("name", SKLEARN)
+def test_no_note_names_another_rule_than_the_decision(inputs: Path, name: str) -> None:
+    model = deploy.load(inputs / "models" / "sklearn" / f"{name}.onnx")
+    notes = " ".join(model.notes)
+    assert "was stripped" in notes
+    assert all(rule == model.decision.rule or f"rule {rule}" not in notes for rule in ("argmax", "argmin", "sign"))

@@ -12,7 +12,15 @@ from deploy.loaders.onnx.graph import Node
 from deploy.loaders.onnx.table import Context, Inputs, Value, constant_at, moved_at, operator, signal_at
 from deploy.loaders.relayout import relayout
 from deploy.loaders.signal import Signal
-from deploy.loaders.tails import Tailed, decide, end_network, mid_network, name_classes, span_one_group
+from deploy.loaders.tails import (
+    Tailed,
+    decide,
+    end_network,
+    mid_network,
+    name_classes,
+    span_one_group,
+    stripped_decision,
+)
 
 __all__ = ["complement", "look_up"]
 
@@ -47,8 +55,7 @@ def complement(node: Node, inputs: Inputs, position: int) -> Value:
 def arg_extreme(context: Context, node: Node, inputs: Inputs) -> Value:
     value = moved_at(node, inputs, 0)
     span_one_group(value, int(node.attributes.get("axis", 0)))
-    rule = "argmax" if node.op == "ArgMax" else "argmin"
-    context.chain.note(f"{node.label} was stripped into the decision rule {rule}")
+    context.chain.note(stripped_decision(node.label))
     rank = len(value.shape) if int(node.attributes.get("keepdims", 1)) else len(value.shape) - 1
     return decide(value, "argmax" if node.op == "ArgMax" else "argmin", (1,) * rank, node.label)
 
@@ -95,7 +102,7 @@ def greater(context: Context, node: Node, inputs: Inputs) -> Value:
     function, expected = (value.function, 0.5) if isinstance(value, Tailed) else ("none", 0.0)
     if function not in ("none", "sigmoid") or value.indices().size != 1 or bound != expected:
         raise LoadError(f"a comparison with {bound}; supported is one sigmoid > 0.5 or one logit > 0")
-    context.chain.note(f"{node.label} was stripped into the decision rule sign")
+    context.chain.note(stripped_decision(node.label))
     return decide(value, "sign", value.shape, node.label)
 
 

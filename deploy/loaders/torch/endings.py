@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.loaders.tails import decide, end_network, span_one_group
+from deploy.loaders.tails import decide, end_network, span_one_group, stripped_decision
 from deploy.loaders.torch.table import Arguments, Context, Value, operator, signal_at
 
 __all__: list[str] = []
@@ -26,5 +26,5 @@ def _arg_extreme(context: Context, arguments: Arguments) -> Value:
     axis = arguments.get("dim")
     span_one_group(value, len(value.shape) - 1 if axis is None else int(axis))
     rule = "argmax" if context.op == "argmax" else "argmin"
-    context.chain.note(f"{context.label} was stripped into the decision rule {rule}")
+    context.chain.note(stripped_decision(context.label))
     return decide(value, "argmax" if rule == "argmax" else "argmin", (1,), context.label)
