@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=20)
     parser.add_argument("--inferences", type=int, default=1000)
     parser.add_argument("--logit-error", type=float, default=0.02)
+    parser.add_argument("--peer", action="append", help="only this library of the peers; may be given again")
     arguments = parser.parse_args()
     document: dict[str, Any] = {
         "machine": {"processor": platform.processor() or platform.machine(), "python": platform.python_version()},

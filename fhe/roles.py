@@ -21,6 +21,7 @@ from deploy.requirement import Requirement
 from deploy.target import KeyPair, Limits, Signature, Tensor
 from fhe.network import PolynomialNetwork
 from fhe.plan import Exchange, Plan
+from fhe.rns.evaluator import load_kernels
 from fhe.runtime.answer import trace_slots, trim_answer
 from fhe.runtime.backend import Evaluation
 from fhe.runtime.program import Program, check_network, input_slots, program_of, read_answer
@@ -98,6 +99,10 @@ class CkksServerRole(_Side):
     kept_bytes : plaintexts beyond so many bytes are encoded at each use.
     kernels : compute with our own kernels, which need numba, or with SEAL; by default with kernels where numba is
         installed. Answers are the same, byte for byte.
+
+    Raises
+    ------
+    RequirementMissing : kernels were asked for and numba is not installed.
     """
 
     def __init__(
@@ -115,6 +120,9 @@ class CkksServerRole(_Side):
         check_network(plan, network)
         self._kept_bytes = kept_bytes
         self._kernels = NUMBA.is_met() if kernels is None else kernels
+        if self._kernels:
+            # here, not at the first request: a worker that is ready has compiled what it runs
+            load_kernels()
 
     def check_key(self, path: Path) -> None:
         """Check an uploaded key file: exact size, structure, every residue; no SEAL call."""

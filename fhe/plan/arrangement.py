@@ -17,11 +17,11 @@ from fhe.plan.stages import Stage
 
 __all__ = ["Arrangement", "arrange"]
 
-_KEY_SECONDS_PER_BYTE = {"latency": 2e-9, "error": 2e-9, "keys": 4e-8, "server": 2e-9}
+_KEY_SECONDS_PER_BYTE = {"latency": 5e-10, "error": 5e-10, "keys": 1e-8, "server": 5e-10}
 """What a byte of keys weighs against seconds of server time."""
 
-_TRAFFIC_SECONDS_PER_BYTE = {"latency": 5e-9, "error": 5e-9, "keys": 5e-9, "server": 0.0}
-"""What a byte of each request and answer weighs."""
+_TRAFFIC_SECONDS_PER_BYTE = {"latency": 1.25e-9, "error": 1.25e-9, "keys": 1.25e-9, "server": 0.0}
+"""What a byte of each request and answer weighs: a network of 6.4 Gbit/s."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from deploy.arrays import Array
 from deploy.errors import PlanError
 from fhe.network import PolynomialNetwork
 from fhe.noise import CERTAINTY, fresh_variance, key_switch_variance, rescale_variance
+from fhe.plan.expected import BASE_MEMORY_BYTES
 from fhe.plan.layout import Layout
 from fhe.plan.options import PlanOptions
 from fhe.plan.parameters import MAX_MODULUS_BITS, Parameters
@@ -285,7 +286,6 @@ def _plan(
 def _expected(exchange: Exchange, small: PolynomialNetwork, steps: Sequence[_Step]) -> Expected:
     n, levels = exchange.parameters.poly_modulus_degree, exchange.parameters.levels
     operations: dict[tuple[str, int], int] = {("load", levels): exchange.n_in, ("save", 1): exchange.n_out}
-    operations["save", levels] = exchange.n_in
     level = levels
     for layer, step in zip(small.affines, steps, strict=True):
         units, columns = layer.weight.shape
@@ -294,15 +294,15 @@ def _expected(exchange: Exchange, small: PolynomialNetwork, steps: Sequence[_Ste
             operations["rotate", level] = units
             operations["relinearize", level] = units
             operations["multiply", level] = 2 * units
-            operations["multiply_plain", level] = 4 * units
+            # one after the other, where the table counts them four at a time
+            operations["multiply_plain", level] = 8 * units
             operations["add", level] = 5 * units
             for drop in range(len(step.drops)):
                 operations["rescale", level - drop] = units
-            operations["load", level] = operations.get(("load", level), 0) + units
             level -= len(step.drops)
-            operations["save", level] = operations.get(("save", level), 0) + units
-    widest = max(small.widths)
-    memory = 90_000_000 + 2 * evaluation_key_bytes(exchange) + 16 * n * levels * (exchange.n_in + 3 * widest)
+    widest = max(small.widths[1:])
+    tables = 16 * n * (levels * (2 * exchange.n_in + 3 * widest) + exchange.n_in)
+    memory = BASE_MEMORY_BYTES + 2 * evaluation_key_bytes(exchange) + tables
     return Expected(
         operations={f"{name}@{level}": count for (name, level), count in sorted(operations.items())},
         server_seconds=round(total_seconds(operations, n), 6),

@@ -19,17 +19,28 @@ from deploy.requirement import require
 from fhe.plan.parameters import Parameters
 from fhe.rns.tables import galois_permutation, tables_of
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "load_kernels"]
+
+
+def load_kernels() -> Any:
+    """The compiled kernels: from numba's cache within a second, or compiled, which takes about ten.
+
+    Raises
+    ------
+    RequirementMissing : numba is not installed.
+    """
+    require("numba", extra="ckks")
+    import fhe.rns.blake
+    import fhe.rns.kernels
+
+    return fhe.rns.kernels
 
 
 class Evaluator:
     """The primitives for one set of parameters; raises RequirementMissing where numba is not installed."""
 
     def __init__(self, parameters: Parameters) -> None:
-        require("numba", extra="ckks")
-        from fhe.rns import kernels
-
-        self._kernels: Any = kernels
+        self._kernels = load_kernels()
         self._tables = tables_of(parameters)
         self._constants, self._twiddles = self._tables.constants, self._tables.twiddles
         self._special = parameters.levels
