@@ -11,6 +11,9 @@ import numpy as np
 from encrypted.contenders import Pair, chain, interleaved, least_squares
 
 from fhe.plan import PlanOptions, Ranges, plan_network
+from fhe.rns.backend import RnsEvaluation
+from fhe.runtime.program import program_of
+from fhe.runtime.seal import SealContext, load_stream, save_stream
 
 __all__ = ["degree"]
 
@@ -46,9 +49,6 @@ def degree(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def activation_module(arguments: argparse.Namespace) -> dict[str, Any]:
     """Our activation alone, degree 2 and 7 on the chain that degree 7 asks for: the streams of all powers."""
-    from fhe.runtime.program import program_of
-    from fhe.runtime.seal import SealBackend, SealContext, load_stream
-
     work: dict[str, Callable[[], Any]] = {}
     bits: tuple[int, ...] | None = None
     for d in (7, 2):
@@ -58,11 +58,12 @@ def activation_module(arguments: argparse.Namespace) -> dict[str, Any]:
         bits = plan.exchange.parameters.coeff_modulus_bits
         pair, context = Pair(plan, network), SealContext(plan.exchange.parameters)
         levels = plan.exchange.parameters.levels
-        z = context.seal.Ciphertext()
         secret = load_stream(context.seal.SecretKey(), context.context, pair.secret_stream)
         plain = context.encode(np.linspace(-1, 1, 8192), levels, 2.0**40)
-        context.seal.Encryptor(context.context, secret).encrypt_symmetric(plain, z)
-        backend = SealBackend(context, pair.key)
+        stream = save_stream(context.seal.Encryptor(context.context, secret).encrypt_symmetric(plain))
+        evaluation = RnsEvaluation(context)
+        (z,) = evaluation.load([memoryview(stream)], 2.0**40)
+        backend = evaluation.backend(pair.key)
         work[str(d)] = partial(program_of(plan, network).powers, backend, 0, z)
     medians = interleaved(work, arguments.rounds * 5, {})
     return {
