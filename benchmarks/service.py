@@ -1,4 +1,4 @@
-"""What the service costs and bears, over real ciphertexts at 784-128-10: python benchmarks/service.py
+"""What the service costs and bears, over real ciphertexts: python benchmarks/service.py
 
 Measured in one run, interleaved where two things are compared:
 
@@ -7,8 +7,13 @@ Measured in one run, interleaved where two things are compared:
 - how long health takes to answer while every worker computes;
 - latencies at 90 % of capacity, every answer decrypted and compared with the reference.
 
-``--check`` exits with 1 where a figure misses what the project promises. The model is the MNIST one of
+``--check`` exits with 1 where a figure misses what the project promises. The model is an MNIST one of
 RELU_DEPLOY_INPUTS where that is set, otherwise random weights of the same shape: speed does not depend on them.
+
+Callers, server and workers share the processors of one machine. On two of them, two workers cannot reach more than
+2 W / (W + S + C) times one, for W, S and C the processor time of a request in a worker, in the server and in its
+caller: the three are printed, with the bound. ``--widths 784-128-64-10`` asks a network whose evaluation is long
+against them.
 """
 
 from __future__ import annotations
@@ -47,19 +52,22 @@ from deploy.service.models import ServedModel, open_sources, parse_source
 TARGET = "ckks"
 
 
-def make_bundle(folder: Path) -> tuple[Path, np.ndarray]:
-    """A 784-128-10 bundle, and rows to ask it about."""
+def make_bundle(folder: Path, widths: str) -> tuple[Path, np.ndarray]:
+    """A bundle of a network of these widths, and rows to ask it about."""
     inputs = os.environ.get("RELU_DEPLOY_INPUTS")
     if inputs:
-        model = deploy.load(Path(inputs) / "models/mnist_784_128_10/mnist_784_128_10.legacy.onnx")
+        name = f"mnist_{widths.replace('-', '_')}"
+        plain = Path(inputs) / f"models/{name}/{name}.legacy.onnx"
+        model = deploy.load(plain if plain.exists() else Path(inputs) / f"models/reference/{name}.onnx")
         data = f"{inputs}/data/mnist/mnist_t10k.npz"
         calibration = deploy.Calibration.read(f"{data}[6000:8000]")
         rows = deploy.HeldOut.read(f"{data}[8000:8040]").x
     else:
         rng = np.random.default_rng(0)
-        model = random_mlp(rng, (784, 128, 10))
-        calibration = deploy.Calibration(rng.random((500, 784)))
-        rows = rng.random((40, 784))
+        shape = tuple(int(width) for width in widths.split("-"))
+        model = random_mlp(rng, shape)
+        calibration = deploy.Calibration(rng.random((500, shape[0])))
+        rows = rng.random((40, shape[0]))
     path = folder / "model.bundle"
     deploy.convert(model, calibration, deploy.parse_options({TARGET: target(TARGET)})).write(path)
     return path, rows
@@ -121,6 +129,38 @@ def measure_overhead(server: Running, callers: Callers, bare: Any, rounds: int) 
     }
 
 
+def measure_scaling(one: Running, two: Running, callers: Callers) -> dict[str, float]:
+    """Answers a second of one worker and of two, by turns, and where two spend processor time, in milliseconds."""
+    singles, doubles, answers = [], [], 0
+    spent_s = dict.fromkeys(("worker", "server", "caller"), 0.0)
+    for _ in range(4):
+        singles.append(measure_capacity(one.url, callers.questions, seconds=4, callers=4).rate_per_s)
+        before = _processor_seconds(two)
+        load = measure_capacity(two.url, callers.questions, seconds=4, callers=4)
+        doubles.append(load.rate_per_s)
+        answers += len(load.seconds)
+        for place, seconds in _processor_seconds(two).items():
+            spent_s[place] += seconds - before[place]
+    single, double = statistics.median(singles), statistics.median(doubles)
+    cost = {f"{place}_ms": 1e3 * seconds / answers for place, seconds in spent_s.items()}
+    bound = (os.cpu_count() or 1) * cost["worker_ms"] / sum(cost.values())
+    return {
+        "one": single,
+        "two": double,
+        "ratio": double / single,
+        **cost,
+        "bound_on_this_machine": min(2.0, bound),
+    }
+
+
+def _processor_seconds(server: Running) -> dict[str, float]:
+    def spent(pid: int) -> float:
+        return float(sum(psutil.Process(pid).cpu_times()[:2]))
+
+    workers = sum(spent(pid) for pid in server.workers())
+    return {"worker": workers, "server": spent(server.process.pid), "caller": time.process_time()}
+
+
 def poll_health(url: str) -> None:
     """Ask for health until standard input closes, then print every time in milliseconds as JSON; runs in a process of
     its own, because pauses of whoever makes the load are none of the service's.
@@ -158,6 +198,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="load at 90 %% of capacity")
     parser.add_argument("--rounds", type=int, default=150, help="requests for the overhead")
     parser.add_argument("--keys", type=int, default=8, help="distinct keys")
+    parser.add_argument("--widths", default="784-128-10", help="an MNIST network of RELU_DEPLOY_INPUTS")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a promise is missed")
     parser.add_argument("--poll-health", metavar="URL", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -166,7 +207,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="relu-deploy-bench-") as name:
         folder = Path(name)
-        path, rows = make_bundle(folder)
+        path, rows = make_bundle(folder, arguments.widths)
         models = open_sources([parse_source(str(path))])
         callers = Callers(models[0], deploy.Bundle.read(path).deployment(TARGET), rows, keys=arguments.keys)
         shared = {"queue": 10_000, "worker_nice": 5}
@@ -179,12 +220,7 @@ def main() -> int:
                 measure_capacity(server.url, callers.questions, seconds=3, callers=4)  # every worker loads its keys
             bare = bare_runtime(models[0], callers, folder)
             overhead = measure_overhead(one, callers, bare, arguments.rounds)
-            rates: dict[str, list[float]] = {"one": [], "two": []}
-            for _ in range(4):
-                for label, server in (("one", one), ("two", two)):
-                    load = measure_capacity(server.url, callers.questions, seconds=4, callers=4)
-                    rates[label].append(load.rate_per_s)
-            capacity = {label: statistics.median(values) for label, values in rates.items()}
+            capacity = measure_scaling(one, two, callers)
             health = measure_health(two.url, callers, 12)
             load = replay(two.url, callers.questions, seconds=arguments.seconds, rate_per_s=0.9 * capacity["two"])
         wrong = callers.wrong(load)
@@ -193,7 +229,7 @@ def main() -> int:
         "machine": {"processors": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()[0]},
         "versions": {each: version(each) for each in ("tenseal", "fastapi", "uvicorn", "httpx2")},
         "overhead": overhead,
-        "capacity_per_s": {**capacity, "ratio": capacity["two"] / capacity["one"]},
+        "capacity_per_s": capacity,
         "health_under_full_load": health,
         "load_at_90_percent": {
             "requests": len(load.seconds),
