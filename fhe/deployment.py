@@ -30,6 +30,7 @@ from fhe.plan import Plan, Ranges, plan_network
 from fhe.runtime.engine import CkksEngine, ClearEngine
 from fhe.separation import Separation, separate
 from fhe.separation.baselines import compare_baselines
+from fhe.separation_report import read_separation_report
 
 __all__ = [
     "EXCHANGE_FILE",
@@ -80,14 +81,11 @@ class CkksDeployment:
         missing = [name for name in (NETWORK_FILE, PLAN_FILE, REPORT_FILE) if name not in files]
         if missing:
             raise BundleError(f"{missing[0]} is missing")
-        try:
-            report = json.loads(files[REPORT_FILE])
-        except ValueError as error:
-            raise BundleError(f"not JSON: {error}", place=REPORT_FILE) from None
         certificates = {
             name.removeprefix(CERTIFICATES): data for name, data in files.items() if name.startswith(CERTIFICATES)
         }
         network = PolynomialNetwork.from_bytes(files[NETWORK_FILE])
+        report = read_separation_report(files[REPORT_FILE], network.widths[1:-1])
         baselines = _read_tables(files[BASELINES_FILE]) if BASELINES_FILE in files else {}
         return cls(model, network, Plan.from_bytes(files[PLAN_FILE]), report, certificates, baselines)
 
@@ -218,7 +216,7 @@ class CkksDeployment:
             zip(self.report["guard"], self.network.preactivations(x)[:-1], strict=True), start=1
         ):
             low, high = np.array(box["low"]), np.array(box["high"])
-            width = np.maximum(high - low, np.finfo(np.float64).tiny)
+            width = np.maximum(high - low, 1e-9 * np.maximum(1.0, np.abs(high)))  # some units never move
             beyond = np.maximum(low - z, z - high) / width
             outside |= (beyond > 0).any(axis=1)
             lines.append([index, float(np.mean((beyond > 0).any(axis=1))), float(np.maximum(beyond, 0.0).max())])

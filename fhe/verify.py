@@ -12,6 +12,8 @@ from deploy.target import Command, Json
 
 __all__ = ["command"]
 
+_MAX_BYTES = 1 << 30
+
 
 def run(
     certificate: Annotated[
@@ -25,19 +27,17 @@ def run(
     """Read model, rows and claim, and check the claim with exact arithmetic where floating point does not settle it."""
     from deploy.bundle import Bundle
     from deploy.dataset import Calibration
-    from deploy.errors import CertificateRejected, DataError, DeployError, ModelRefused
+    from deploy.errors import CertificateRejected, DeployError, ModelRefused
     from deploy.loaders import load
     from deploy.model import Mlp
+    from deploy.reading import read_bounded
     from fhe.certificate_checker import check_certificate
 
     network = Bundle.read(model).model if model.is_dir() or model.suffix == ".zip" else load(model)
     if not isinstance(network, Mlp):
         raise ModelRefused("certificates are about feed-forward networks", place=str(model))
     rows = Calibration.read(calibration, label_column=label_column, divide_by=divide_by)
-    try:
-        data = certificate.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", place=str(certificate)) from None
+    data = read_bounded(certificate, limit=_MAX_BYTES)
     try:
         checked = check_certificate(data, network, network.check_rows(rows.x))
     except CertificateRejected as error:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from deploy.envelope import scope_hash
 from deploy.errors import DataError, InputError, OutputExists, UsageError
+from deploy.reading import read_bounded
 from deploy.requirement import require
 from deploy.target import KeyPair
 from deploy.writing import check_absent, write_tree
@@ -34,6 +35,7 @@ _MAGIC = b"RDSK"
 _VERSION = 1
 _SCRYPT_N = 1 << 17
 _MAX_SECRET = 1 << 30
+_MAX_EVALUATION = 1 << 34
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -102,14 +104,13 @@ def read_key_files(folder: Path, *, passphrase: str | None = None) -> KeyFiles:
     """
     place = folder / SECRET_FILE
     try:
-        if place.stat().st_mode & 0o077:
-            raise InputError("can be read by others", place=str(place), remedy=f"run: chmod 600 {place}")
-        data, evaluation = place.read_bytes(), (folder / EVALUATION_FILE).read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", place=error.filename or str(folder), remedy="make keys with keygen"
-        ) from None
-    if not _HEAD.size < len(data) <= _MAX_SECRET:
+        data = read_bounded(place, limit=_MAX_SECRET)
+        evaluation = read_bounded(folder / EVALUATION_FILE, limit=_MAX_EVALUATION)
+    except InputError as error:
+        raise InputError(error.cause, place=error.place, remedy="make keys with keygen") from None
+    if place.stat().st_mode & 0o077:
+        raise InputError("can be read by others", place=str(place), remedy=f"run: chmod 600 {place}")
+    if not _HEAD.size < len(data):
         raise InputError(f"{len(data)} bytes, this is no secret key", place=str(place))
     head, body = data[: _HEAD.size], data[_HEAD.size :]
     magic, version, is_sealed, _, scope, key_id, salt, nonce = _HEAD.unpack(head)
