@@ -217,7 +217,9 @@ def main() -> int:
         ):
             for server in (one, two):
                 callers.upload(server.url)
-                measure_capacity(server.url, callers.questions, seconds=3, callers=4)  # every worker loads its keys
+                measure_capacity(
+                    server.url, callers.questions, seconds=4, callers=16
+                )  # every worker loads every key
             bare = bare_runtime(models[0], callers, folder)
             overhead = measure_overhead(one, callers, bare, arguments.rounds)
             capacity = measure_scaling(one, two, callers)
