@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -76,4 +77,5 @@ def read_separation_report(data: bytes, hidden: Sequence[int]) -> dict[str, Any]
                 place="separation.json",
                 remedy="convert again with this release",
             )
-    return report.model_dump(mode="python", exclude_unset=True)
+    document: dict[str, Any] = json.loads(data)
+    return document

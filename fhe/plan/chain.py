@@ -18,9 +18,19 @@ import numpy as np
 from deploy.errors import PlanError
 from fhe.noise import Sensitivity, StageNoise, logit_sigma
 from fhe.plan.arrangement import Arrangement
-from fhe.plan.parameters import MAX_MODULUS_BITS, MAX_PRIME_BITS
+from fhe.plan.parameters import MAX_MODULUS_BITS, MAX_PRIME_BITS, ntt_primes
 
-__all__ = ["FAMILIES", "Chain", "Family", "Shape", "best_chain", "chain_is_lazy", "levels_needed", "stage_noise"]
+__all__ = [
+    "FAMILIES",
+    "Chain",
+    "Family",
+    "Shape",
+    "best_chain",
+    "chain_is_lazy",
+    "level_weights",
+    "levels_needed",
+    "stage_noise",
+]
 
 Family = Literal["merged", "split", "early"]
 FAMILIES: tuple[Family, ...] = ("merged", "split", "early")
@@ -107,6 +117,44 @@ def best_chain(
         if best is None or sigma < best[1] * (1 - 1e-9):
             best = (chain, sigma)
     return best
+
+
+def level_weights(chain: Chain, n: int, shape: Shape, streams: Sequence[int]) -> tuple[float, ...]:
+    """Scales in bits of each stage's plaintexts that make every layer's last stream arrive at the scale meant for it.
+
+    Short primes lie up to a third of a bit below their length. Each multiplication of ciphertexts doubles what a scale
+    is off by, so that over many layers it would leave the primes behind. `streams` counts those after each hidden
+    stage.
+    """
+    data = [math.log2(prime) for prime in ntt_primes(n, chain.bits)[:-1]]
+    scale, weights = float(chain.input_bits), []
+    for depth, count, meant in zip(shape.depths, streams, _stream_bits(chain, shape), strict=True):
+        dropped = 0.0 if chain.family == "merged" else data.pop()
+        offset = _last_stream_bits(0.0, data, count)
+        value = (meant - offset) / (
+            _last_stream_bits(1.0, data, count) - offset
+        )  # it is linear in the values' scale
+        weights.append(value + dropped - scale)
+        scale = meant
+        del data[len(data) - depth :]
+    return (*weights, chain.weight_bits[-1])
+
+
+def _last_stream_bits(value: float, data: Sequence[float], streams: int) -> float:
+    """Scale in bits of the last of so many streams of values, by the steps of :meth:`fhe.runtime.program.Program.powers`."""
+
+    def product(a: tuple[float, int], b: tuple[float, int]) -> tuple[float, int]:
+        level = min(a[1], b[1])
+        return a[0] + b[0] - data[level - 1], level - 1
+
+    first = product((value, len(data)), (value, len(data)))
+    evens, found = {1: first}, {1: first}
+    for stream in range(2, streams + 1):
+        half = 1 << (stream - 1).bit_length() - 1
+        if half not in evens:
+            evens[half] = product(evens[half // 2], evens[half // 2])
+        found[stream] = product(evens[half], found[stream - half])
+    return found[streams][0]
 
 
 def _candidates(n: int, shape: Shape, family: Family) -> Iterator[Chain]:

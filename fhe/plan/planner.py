@@ -23,6 +23,7 @@ from fhe.plan.chain import (
     Shape,
     best_chain,
     chain_is_lazy,
+    level_weights,
     levels_at,
     levels_needed,
     stage_noise,
@@ -289,6 +290,8 @@ def galois_elements(ledger: Ledger, n: int) -> tuple[int, ...]:
 def _stage_plans(choice: _Candidate) -> tuple[StagePlan, ...]:
     draft = choice.draft
     plans = []
+    streams = [stage.streams_out for stage in draft.stages[:-1]]
+    weight_bits = level_weights(choice.chain, draft.n, draft.request.shape, streams)
     for index, arrangement in enumerate(draft.arrangements):
         last = index + 1 == len(draft.arrangements)
         stage = draft.stages[index]
@@ -305,7 +308,7 @@ def _stage_plans(choice: _Candidate) -> tuple[StagePlan, ...]:
                 chained=arrangement.chained,
                 folds=arrangement.folds(draft.positions),
                 closing=arrangement.closing,
-                weight_scale_bits=choice.chain.weight_bits[index],
+                weight_scale_bits=weight_bits[index],
                 rescale=choice.chain.family != "merged" and not last,
                 early=choice.chain.family == "early" and not last,
                 lazy=stage.streams_out == 1 and chain_is_lazy(choice.chain, draft.request.shape, index),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -70,6 +72,24 @@ def test_deep_network_runs_on_ciphertexts(rng, tmp_path):
     plan = plan_network(network, ranges)
     session = Session(plan, network, tmp_path)
     assert (np.abs(session.logits(x[:2]) - network.logits(x[:2])) <= plan.bound).all()
+
+
+def test_scales_stay_on_course_over_eighteen_multiplications(rng):
+    """Short primes are off their length by a third of a bit at most, and every multiplication doubles what a scale is
+    off by: uncorrected, this network's last products would outgrow the primes that are left."""
+    widths = (5, 4, 4, 4, 4, 4, 4, 3)
+    affines = tuple(
+        Affine(rng.normal(size=(rows, columns)) / columns, np.zeros(rows))
+        for columns, rows in itertools.pairwise(widths)
+    )
+    rectifier = np.array([0.0, 0.5, 0.6, 0.0, -0.3, 0.0, 0.1])
+    network = PolynomialNetwork(affines, tuple(np.tile(rectifier, (4, 1)) for _ in range(6)), Decision("argmax"))
+    x = rng.random((64, 5))
+    plan = plan_network(network, Ranges.seen(network, x))
+    assert len(plan.stages) == 7
+    assert relative_error(run_in_clear(plan, network, x[:2]), network.logits(x[:2])) < 1e-9
+    primes = np.log2(np.array(plan.exchange.parameters.data_primes, dtype=float))
+    assert plan.exchange.answer_scale < 2.0 ** primes[0]
 
 
 def test_interleaved_rows_answer_each_row(rng, tmp_path):
