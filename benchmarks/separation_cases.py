@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +81,10 @@ def read_fashion(folder: Path) -> Case:
     assert isinstance(model, Mlp)
     rows = []
     for part in ("train", "t10k"):
-        with gzip.open(folder / f"{part}-images-idx3-ubyte.gz") as file:
+        path = folder / f"{part}-images-idx3-ubyte.gz"
+        if not path.exists():
+            sys.exit(f"{path} is missing: give the folder by --fashion, or run: apt-get install dataset-fashion-mnist")
+        with gzip.open(path) as file:
             rows.append(np.frombuffer(file.read()[16:], np.uint8).reshape(-1, 784) / 255)
     train, test = rows
     return model, train, test
