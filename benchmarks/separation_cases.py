@@ -83,7 +83,9 @@ def read_fashion(folder: Path) -> Case:
     for part in ("train", "t10k"):
         path = folder / f"{part}-images-idx3-ubyte.gz"
         if not path.exists():
-            sys.exit(f"{path} is missing: give the folder by --fashion, or run: apt-get install dataset-fashion-mnist")
+            sys.exit(
+                f"{path} is missing: give the folder by --fashion, or run: apt-get install dataset-fashion-mnist"
+            )
         with gzip.open(path) as file:
             rows.append(np.frombuffer(file.read()[16:], np.uint8).reshape(-1, 784) / 255)
     train, test = rows
