@@ -139,6 +139,10 @@ class Callers:
         return found
 
 
+_KEPT_S = 5.0
+"""How long an idle connection is used again: less than the server keeps it."""
+
+
 class _Line(asyncio.BufferedProtocol):
     """One kept connection, one request at a time: HTTP/1.1 as far as the service speaks it.
 
@@ -150,6 +154,7 @@ class _Line(asyncio.BufferedProtocol):
         self._there = 0
         self._head: tuple[int, int, dict[bytes, bytes]] | None = None
         self._answer: asyncio.Future[Answer] | None = None
+        self.last_used = 0.0
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -205,13 +210,20 @@ class _Lines:
     async def ask(self, question: Question, load: Load, due: float) -> None:
         """Send a question and count its answer."""
         request = self._requests.get(id(question)) or self._write(question)
-        if self._idle:
-            line = self._idle.pop()
-        else:
-            _, line = await asyncio.get_running_loop().create_connection(_Line, *self._address)
+        line = self._kept() or (await asyncio.get_running_loop().create_connection(_Line, *self._address))[1]
         answer = await line.ask(request)
         load.take(question, answer, time.perf_counter() - due)
+        line.last_used = time.perf_counter()
         self._idle.append(line)
+
+    def _kept(self) -> _Line | None:
+        """A kept connection, the last used first; one that the server may be about to close is let go, as clients do."""
+        while self._idle:
+            line = self._idle.pop()
+            if time.perf_counter() - line.last_used < _KEPT_S and not line.transport.is_closing():
+                return line
+            line.transport.close()
+        return None
 
     def _write(self, question: Question) -> bytes:
         headers = {"Host": "service", "Content-Length": str(len(question.content)), **question.headers}
