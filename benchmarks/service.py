@@ -12,7 +12,7 @@ RELU_DEPLOY_INPUTS where that is set, otherwise random weights of the same shape
 
 Callers, server and workers share the processors of one machine. On two of them, two workers cannot reach more than
 2 W / (W + S + C) times one, for W, S and C the processor time of a request in a worker, in the server and in its
-caller: the three are printed, with the bound. What is promised of two workers holds where W is most of it.
+caller: the three are printed, with the bound.
 """
 
 from __future__ import annotations
@@ -198,7 +198,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="load at 90 %% of capacity")
     parser.add_argument("--rounds", type=int, default=150, help="requests for the overhead")
     parser.add_argument("--keys", type=int, default=8, help="distinct keys")
-    parser.add_argument("--widths", default="784-128-64-10", help="an MNIST network of RELU_DEPLOY_INPUTS")
+    parser.add_argument(
+        "--widths", default=SMALL, help="an MNIST network of RELU_DEPLOY_INPUTS for scaling and load"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 where a promise is missed")
     parser.add_argument("--poll-health", metavar="URL", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
